@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 unexport PYTHONDONTWRITEBYTECODE  # the tests start hundreds of processes: each would compile all of it again
-.PHONY: help setup demo test quick check site coverage fuzz mutate bench bench-check experiments mission peers adapters vllm drill lock clean services
+.PHONY: help setup demo test quick check site coverage fuzz fuzz-bytes mutate bench bench-check experiments mission peers adapters vllm drill lock clean services
 
 help:
 	@sed -n 's/^## \([a-z-]*\): \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -46,6 +46,15 @@ coverage: .venv/.stamp-dev
 ## fuzz: the properties alone, on examples that differ every time (make test takes the same ones)
 fuzz: .venv/.stamp-dev services
 	$(BIN)/python -m pytest -n 2 -m hypothesis --hypothesis-profile fuzz
+
+## fuzz-bytes: every parser of foreign bytes, MINUTES (10) each; what is found becomes an example in tests/security/test_fuzz.py
+MINUTES ?= 10
+fuzz-bytes: .venv/.stamp-dev
+	@for name in http otlp requests server_sent_events configs_rows_and_rules snapshots_of_a_town; do \
+	  end=$$(( $$(date +%s) + 60 * $(MINUTES) )); \
+	  while [ $$(date +%s) -lt $$end ]; do \
+	    $(BIN)/python -m pytest -q -n 0 --hypothesis-profile fuzz tests/security/test_fuzz.py -k "test_$$name" || exit 1; \
+	  done; done
 
 ## mutate: how many of a seeded sample of mutants the tests kill, room by room; at most 30 minutes
 mutate: .venv/.stamp-dev services

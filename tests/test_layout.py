@@ -72,7 +72,6 @@ KEPT_NAMES = {  # as stored rows, served answers and settings call them; a few i
     "store/queue.py": {"wanted"},
     "town/frames.py": {"purse"},
     "town/talk.py": {"seat", "told"},
-    "workloads/townschool.py": {"senses", "worlds"},
 }
 
 

@@ -37,7 +37,7 @@ MEANINGS = {
     "sequence_false_promotion_upper": "the upper end of its 95 % interval",
     "sequence_drift": "points that the live version moves by promoted candidates of −0.5 points each",
     "sequence_gain": f"of N(0, 10)-point candidates on {GAIN_TASKS} tasks, as a share of an oracle's",
-    "episodes_vs_fixed": "reuse_live, not confirmed, ten earlier tries: mean episodes over a fixed test's of like power",
+    "episodes_vs_fixed": "reuse_live, not confirmed, ten earlier tries: mean episodes over a fixed test's, like power",
     "episodes_vs_fixed_confirmed": "the same where fresh pairs confirm what is proved: earlier tries then only spare",
     "episodes_to_decision": "the means of both, by the gain",
     "sequences": "of each kind",

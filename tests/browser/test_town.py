@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from holdfast.store.store import open_store
 from holdfast.workloads import townlife
 from holdfast.workloads.townlife import Pseudonymizer
 from holdfast.workloads.townpage import Runner
 from tests.browser.conftest import CONTRAST
-from tests.workloads.test_townpage import serving
+from tests.workloads.test_townpage import network_driven, serving
 
 Show = Callable[..., Page]
 # How many pixels of the map differ from before; the first call only looks.
@@ -116,7 +117,7 @@ def test_a_viewer_who_pauses_stops_their_picture_and_not_the_town(show: Show, si
 
 
 def test_an_operator_pauses_the_town_itself(show: Show, site: tuple[str, Runner]) -> None:
-    page = show(token="operator-1")
+    page = show(token="operator-1-aaaaaaaaa")
     expect(page.locator("#desk")).to_be_visible()
     assert "token" not in page.url  # it does not stay in the address
     page.click("#play")
@@ -175,8 +176,26 @@ def test_a_resident_can_be_looked_at_and_zoomed_to(show: Show) -> None:
     expect(page.locator("#who")).to_be_hidden()
 
 
+def test_the_mind_of_a_resident_is_shown_where_a_network_drives_it(show: Show, tmp_path: Path) -> None:
+    rules = townlife.read_rules(residents=12)
+    with (
+        open_store(tmp_path / "store.db", create=True) as store,
+        serving(rules, tmp_path, speed=30.0, driven=network_driven(rules, store)) as (url, _),
+    ):
+        page = show(url=url)
+        box = page.locator("#canvas").bounding_box()
+        assert box is not None
+        x, y = page.evaluate("() => { const b = town.bodies[3]; return [b.x / 48, b.y / 48]; }")
+        page.mouse.click(box["x"] + x * box["width"], box["y"] + y * box["height"])
+        expect(page.locator("#mind")).to_be_visible()
+        expect(page.locator("#mind p").first).to_contain_text("town@2 · expects")
+        assert page.locator("#choices li").count() >= 1
+        expect(page.locator("#because")).to_contain_text("because of")
+        page.context.close()  # before the town ends: it would be asked for
+
+
 def test_the_form_of_all_orders_looks_before_it_does(show: Show, site: tuple[str, Runner]) -> None:
-    page = show(token="admin-token")
+    page = show(token="admin-token-aaaaaaaa")
     page.click("summary")
     page.select_option("#which", "give_money")
     page.fill("input[name=resident]", "3")
@@ -199,7 +218,7 @@ def test_a_wrong_token_is_told_and_a_right_one_unlocks(show: Show) -> None:
     page.click("#enter button")
     expect(page.locator("#said")).to_have_text("the token is wrong")
     expect(page.locator("#desk")).to_be_hidden()
-    page.fill("#token", "operator-1")
+    page.fill("#token", "operator-1-aaaaaaaaa")
     page.click("#enter button")
     expect(page.locator("#desk")).to_be_visible()
 
@@ -207,7 +226,7 @@ def test_a_wrong_token_is_told_and_a_right_one_unlocks(show: Show) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 768, 1320])
 def test_it_can_be_read_everywhere(width: int, scheme: str, show: Show) -> None:
-    page = show(width, scheme, token="operator-1")
+    page = show(width, scheme, token="operator-1-aaaaaaaaa")
     page.wait_for_timeout(300)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate(CONTRAST) >= 4.5

@@ -18,6 +18,7 @@ from holdfast.pipeline.calibrate import ATTACKS, POWERS
 from holdfast.pipeline.prove import InterimAnalysis
 from holdfast.prove.calibrate import NULLS, ErrorRates, Null, binary
 from holdfast.prove.comparison import ComparisonConfig
+from holdfast.prove.guard import METRICS
 from holdfast.store.store import open_store
 from tests.cli.conftest import Cli, Group
 from tests.conftest import Clock, Files
@@ -39,6 +40,8 @@ def test_a_calibration_is_printed_written_and_within(cli: Cli, tmp_path: Path) -
 def test_as_json_it_is_a_record_and_a_rate_above_alpha_exits_1(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.prove.calibrate.NULLS", NULLS[:2])
     monkeypatch.setattr("holdfast.prove.calibrate.EFFECTS", ())
+    monkeypatch.setattr("holdfast.prove.calibrate.STEPS", 2 + len(METRICS))
+    monkeypatch.setattr("holdfast.pipeline.calibrate.STEPS", 2)
     monkeypatch.setattr("holdfast.pipeline.calibrate.ATTACKS", ATTACKS[:1])
     monkeypatch.setattr("holdfast.pipeline.calibrate.POWERS", POWERS[-1:])
     told = cli("prove", "calibrate", "--experiments", 100, "--alpha", 0.4, "--seed", 2, "--json").done().json

@@ -120,7 +120,7 @@ def test_stopped_while_it_waits_for_others_it_says_how_to_go_on_and_does(cli: Cl
     ("change", "words", "said"),
     [
         ({"validate": []}, (), "validate: is empty; "),
-        ({"model": "openai/gpt"}, (), "model openai/gpt: its weights are out of reach"),
+        ({"model": "openai/gpt"}, (), "resources: has no text, so there is no prompt to improve; "),
         ({}, ("--model", "local/oak"), "local model 'oak': is neither in the package nor a folder"),
         ({"improve": {"prove": {"seeds": 0}}}, (), "improve.prove.seeds = 0: must be at least 1; "),
         ({"improve": {"stpes": 2}}, (), "improve.stpes = 2: unknown key; did you mean steps? "),
@@ -237,6 +237,7 @@ def test_nothing_is_overwritten(cli: Cli, here: Path) -> None:
     assert (here / "support/score.py").read_text() == "mine"
     (here / "file").write_text("")
     assert cli("init", "file").code == cli("init", "a@b").code == 2
+    assert cli("init", "bad name!").refusal.endswith("for example bad-name\n") and not (here / "bad name!").exists()
 
 
 # Quickstart: what it leaves behind and says, and that neither kill -9 nor Ctrl-C loses or doubles anything

@@ -29,6 +29,7 @@ from holdfast.store.store import open_store
 from tests.cli.conftest import Cli, ended, running, unfolded
 from tests.conftest import Files
 
+GROUPS = ("prove", "prove report", "reward judge", "policy", "release", "release flags", "control", "store", "town")
 HEAVY = {"rich", "pydantic", "sqlalchemy", "alembic", "asyncio", "aiohttp", "numpy", "torch"}
 
 
@@ -53,6 +54,26 @@ def test_help_loads_nothing_heavy() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(ran.stdout.splitlines()[-1].split()) & HEAVY == set()
+
+
+@pytest.mark.parametrize("words", [["improve", "none.toml"], ["run", "start", "c.jsonl"], ["prove", "plan", "c.json"]])
+def test_a_bad_file_is_refused_before_anything_heavy_is_loaded(here: Path, words: list[str]) -> None:
+    (here / "c.jsonl").write_text("{}")
+    (here / "c.json").write_text("[]")
+    code = (
+        f"import sys; from holdfast.cli.main import app\n"
+        f"try: app({words!r}, prog_name='holdfast')\n"
+        "except SystemExit as end: print(end.code, *{name.partition('.')[0] for name in sys.modules})"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    exits, *loaded = ran.stdout.split()
+    assert exits == "2" and {"sqlalchemy", "alembic", "aiohttp", "numpy", "torch"} & set(loaded) == set()
+
+
+@pytest.mark.parametrize("group", ["run", "reward", *GROUPS])
+def test_no_sentence_is_cut_in_a_list_of_commands(cli: Cli, group: str) -> None:
+    listed = cli(*group.split(), "--help").done().out.partition("\nCommands:\n")[2]
+    assert listed and not re.search(r"(\.\.\.|…)$", listed, re.M)
 
 
 def test_help_lists_every_group_and_every_exit_code_in_80_columns(cli: Cli) -> None:
@@ -381,7 +402,7 @@ def test_a_table_fits_whatever_is_in_it(cli: Cli, capsys: pytest.CaptureFixture[
 
 
 def test_the_next_page_is_a_command_that_can_be_pasted() -> None:
-    line = show.next_page("rollouts", "run-1", status=None, after="a b", store="x.db")
+    line = show.next_page("run rollouts", "run-1", status=None, after="a b", store="x.db")
     assert line == "more: holdfast run rollouts run-1 --after 'a b' --store x.db"
 
 

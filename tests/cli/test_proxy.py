@@ -165,7 +165,10 @@ def content(store: Store, token: int) -> list[Any]:
 
 def test_no_key_is_written_anywhere_and_what_is_kept_is_scrubbed(tmp_path: Path, kept: Store) -> None:
     far, attempt = Far(), running(kept)
-    planted = {"OPENAI_API_KEY": "sk-proj-Planted0Key1For2This3Test4Abcdefgh", "HOLDFAST_TOKEN": "planted-token-1234"}
+    planted = {
+        "OPENAI_API_KEY": "sk-proj-Planted0Key1For2This3Test4Abcdefgh",
+        "HOLDFAST_TOKEN": "planted-token-123456",
+    }
     with served(far.app) as upstream, proxy(tmp_path, upstream, **planted) as (process, url):
         base_url = f"{attribution.base_url(url, attempt.rollout, 1)}/v1"
         with openai.OpenAI(base_url=base_url, api_key=planted["HOLDFAST_TOKEN"]) as client:

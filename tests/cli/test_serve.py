@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ def made(path: Path) -> Path:
 def test_the_first_start_makes_a_token_shows_it_once_and_watches(tmp_path: Path) -> None:
     store, alerts = made(tmp_path / "store.sqlite"), tmp_path / "alerts.jsonl"
     with running("serve", "--port", 0, "--store", store, "--alert-file", alerts) as process:
-        url, said = first_line(process).split()[2].rstrip("/"), first_line(process).split()[-1]
+        url, told = first_line(process).split()[2].rstrip("/"), first_line(process)
+        said = (tmp_path / "first-token").read_text().strip()  # what is printed may become a log
+        assert said not in told and stat.S_IMODE((tmp_path / "first-token").stat().st_mode) == 0o600
         assert said.startswith("hf_")
         assert requests.get(f"{url}/healthz", timeout=PATIENCE_S).json() == {"status": "ok"}
         assert requests.get(f"{url}/api/overview", timeout=PATIENCE_S).status_code == 401

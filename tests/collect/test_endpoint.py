@@ -23,7 +23,8 @@ from starlette.responses import Response
 
 from holdfast.collect.chat_format import Piece, spell_byte
 from holdfast.collect.client import Client, ModelRefused
-from holdfast.collect.endpoint import REQUEST, WAIT_S, app, listen, server
+from holdfast.collect.endpoint import REQUEST, app, listen, server
+from holdfast.collect.http_limits import WAIT_S
 from holdfast.collect.openapi import JSON, TEXT, ApiOperation, ApiRoute, document, obj, refusals
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, StoreFull
@@ -38,6 +39,7 @@ CALC: Any = {
     "type": "function",
     "function": {"name": "calc", "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}}},
 }
+TOKEN = "s3cret-of-20-letters"
 EXACTLY = {"logprobs": True, "return_token_ids": True}
 
 
@@ -484,17 +486,17 @@ def test_a_client_that_leaves_cancels_its_call(
 
 
 def test_the_token_is_asked_for(script: Script) -> None:
-    with serving(script, token="s3cret") as url:
-        for key in ("none", "s3cre", "s3crett", "ß"):
+    with serving(script, token=TOKEN) as url:
+        for key in (TOKEN[:-1], f"{TOKEN}t", "ß"):
             status, content = post(url, {"model": "script", "messages": HELLO}, Authorization=f"Bearer {key}")
             assert (status, content["error"]["code"]) == (401, "invalid_api_key")
         assert post(url, None, "/models")[0] == 401
         assert post(url.removesuffix("/v1"), None, "/health")[0] == 200
         with pytest.raises(Fault, match="HTTP 401: the token is missing or wrong"):
             asyncio.run(Client("script", url, tries=1, backoff=Backoff(initial_s=0, cap_s=0))(HELLO))
-        assert asyncio.run(Client("script", url, api_key="s3cret")(HELLO)).response["content"]
+        assert asyncio.run(Client("script", url, api_key=TOKEN)(HELLO)).response["content"]
         assert len(script.calls) == 1
-        with openai.OpenAI(base_url=url, api_key="s3cret") as client:  # with a token, any name of the machine will do
+        with openai.OpenAI(base_url=url, api_key=TOKEN) as client:  # with a token, any name of the machine will do
             assert client.chat.completions.create(
                 model="script", messages=HELLO, extra_headers={"Host": "models.example"}
             ).choices
@@ -520,10 +522,12 @@ def test_only_a_token_opens_the_door_to_others() -> None:
         listen("0.0.0.0", 0, token=None)
     says = "host 0.0.0.0: everyone who reaches this machine could use the model; give a token, or listen at 127.0.0.1"
     assert str(caught.value) == says
-    listen("0.0.0.0", 0, token="s3cret").close()
+    listen("0.0.0.0", 0, token=TOKEN).close()
     listen("localhost", 0, token=None).close()
     with pytest.raises(BadInput, match="token: cannot stand in a header"):
         listen("127.0.0.1", 0, token="two\nlines")
+    with pytest.raises(BadInput, match="token: has 19 characters, and needs 20"):
+        listen("127.0.0.1", 0, token=TOKEN[:19])
 
 
 def test_an_address_in_use_is_said() -> None:
@@ -593,8 +597,8 @@ def test_what_came_of_an_answer_is_told(
         ({"id": "chatcmpl-1", "success": "yes"}, "success = 'yes': must be a number from 0 to 1"),
         ({"id": "chatcmpl-1", "success": None}, "success = None: must be a number from 0 to 1"),
         ({"id": "chatcmpl-1", "reward": True}, "reward = True: must be a number"),
-        ({"id": "chatcmpl-1", "reward": 1e300}, "must be a number from -1e+09 to 1e+09"),
-        ({"id": "chatcmpl-1", "safety_cost": -1}, "safety_cost = -1: must be a number from 0 to 1e+09"),
+        ({"id": "chatcmpl-1", "reward": 1e300}, "must be a number from -1000 to 1000"),
+        ({"id": "chatcmpl-1", "safety_cost": -1}, "safety_cost = -1: must be a number from 0 to 1000"),
         (b'{"id": "chatcmpl-1", "reward": NaN}', "request: is not JSON"),
         (b'{"id": "chatcmpl-1"', "request: is not JSON"),
     ],
@@ -632,11 +636,11 @@ def test_feedback_that_contradicts_or_cannot_be_kept_has_a_status(
 
 def test_feedback_asks_for_the_token_and_for_json(told: Listener, counter: tuple[Listener, str]) -> None:
     good = {"id": "chatcmpl-1", "success": 1}
-    with serving(Script(), feedback=told, token="s3cret") as url:
+    with serving(Script(), feedback=told, token=TOKEN) as url:
         assert post(url, good, "/feedback")[0] == 401
         assert post(url, good, "/feedback", Authorization="Bearer wrong")[0] == 401
         assert told.said == []
-        assert post(url, good, "/feedback", Authorization="Bearer s3cret")[0] == 200
+        assert post(url, good, "/feedback", Authorization=f"Bearer {TOKEN}")[0] == 200
     assert post(counter[1], good, "/feedback", Content_Type="text/plain")[0] == 415
     assert post(counter[1], good, "/feedback", Host="evil.example")[0] == 403
 
@@ -711,9 +715,9 @@ def fetched_document(url: str, **headers: str) -> tuple[int, Any]:
 
 
 def test_every_form_is_a_schema_and_the_document_asks_for_the_token_too() -> None:
-    with serving(Script(), feedback=Listener(), token="tok") as url:
+    with serving(Script(), feedback=Listener(), token=TOKEN) as url:
         assert fetched_document(url)[0] == 401
-        status, made = fetched_document(url, Authorization="Bearer tok")
+        status, made = fetched_document(url, Authorization=f"Bearer {TOKEN}")
     assert status == 200
     for path in made["paths"].values():
         for operation in path.values():

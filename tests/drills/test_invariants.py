@@ -122,7 +122,7 @@ def test_a_worker_that_writes_past_the_fence_or_after_its_lease_is_found(story: 
     token, now = story.zombie.attempt.token, time.time()
     number = story.journal.asks("add", token=token, now=now, seqs=[9])
     body = f'{{"attributes":{{"made_ns":{time.monotonic_ns()}}}}}'
-    story.plant(f"INSERT INTO spans VALUES ({token}, 9, 'telemetry', 'late', 0, 0, '{body}')")
+    story.plant(f"INSERT INTO spans VALUES ({token}, 9, 'telemetry', 'late', 0, 0, '{body}', NULL)")
     story.journal.told(number)
     stale = story.findings().stale
     assert any(text.startswith(f"add of attempt {token}") for text in stale)  # from the journal

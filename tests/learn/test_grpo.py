@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,7 @@ from holdfast.contracts.experience import Experience
 from holdfast.contracts.reward import PROGRESS, TURN_REWARD, RewardTerm
 from holdfast.contracts.rollout import RolloutState
 from holdfast.learn.batch import SampleFilter, SkipReason
-from holdfast.learn.grpo import GRPO, Grpo, compare
+from holdfast.learn.grpo import GRPO, Grpo, GrpoDials, compare
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.reward.breakdown import OutcomeGate, total
@@ -359,3 +362,12 @@ def test_advantages_of_somebodys_own_take_the_place_of_the_groups() -> None:
 def test_advantages_that_do_not_fit_the_group_are_refused(given: list[float]) -> None:
     with pytest.raises(BadInput, match="one finite number for each attempt"):
         compare([member("a", 1.0), member("b", 0.5)], SampleFilter(), Grpo(), own=lambda group: given)
+
+
+def test_the_page_for_those_who_know_other_trainers_names_dials_that_there_are() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8").partition("From TRL")[2]
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("|")][2:]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row[3])}
+    ours = {"turn_credit", "behaviour_kl", "max_kl", "constant"}  # others have no such dial
+    assert named <= {one.name for one in fields(GRPO)}
+    assert {one.name for one in fields(GrpoDials)} - named == ours

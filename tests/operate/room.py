@@ -14,8 +14,9 @@ import uvicorn
 
 from holdfast.collect import endpoint
 from holdfast.contracts.commands import Role
+from holdfast.contracts.limits import RateLimiter
 from holdfast.operate.app import TownPage, app
-from holdfast.operate.auth import RateLimiter, TokenGuard, digest, mint
+from holdfast.operate.auth import TokenGuard, digest, mint
 from holdfast.operate.auth_middleware import AuthMiddleware
 from holdfast.store.store import Store
 

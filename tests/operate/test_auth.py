@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import pytest
 
+from holdfast.contracts import limits
 from holdfast.contracts.commands import Role
 from holdfast.contracts.errors import StoreError
+from holdfast.contracts.limits import RateLimiter
 from holdfast.operate import auth
-from holdfast.operate.auth import Caller, RateLimiter, Sessions, TokenGuard, digest, mint
+from holdfast.operate.auth import Caller, Sessions, TokenGuard, digest, mint
 from holdfast.store.store import Store
 from tests.conftest import Clock
 
@@ -144,7 +146,7 @@ def test_failures_can_be_counted_without_counting_what_went_well(clock: Clock) -
 def test_a_limiter_remembers_so_many_callers_and_refuses_to_refuse_all(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auth, "MOST_KNOWN", 10)
+    monkeypatch.setattr(limits, "MOST_KNOWN", 10)
     limiter = RateLimiter(1.0, 1, lambda: clock.now)
     for number in range(100):
         limiter.take(str(number))

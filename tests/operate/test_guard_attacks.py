@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from holdfast.contracts.errors import BadInput
-from holdfast.operate.guard_attacks import ATTACKS, Attack, AttackRate, as_markdown, attack_rate, attack_rates
+from holdfast.operate.guard_attacks import ATTACKS, Attack, AttackRate, as_markdown, attack_rate, attack_row
 
 FEW = 4
 BY_NAME = {attack.name: attack for attack in ATTACKS}
@@ -47,4 +47,4 @@ def test_the_rows_have_names_of_their_own_and_make_a_table() -> None:
     row = small("A/B equal")
     assert as_markdown([row]).splitlines()[2].startswith("| A/B equal | two equal arms | no promotion | ")
     with pytest.raises(BadInput, match="experiments = 3"):
-        next(attack_rates(experiments=3, alpha=0.05, seed=0))
+        attack_row(0, experiments=3, alpha=0.05, seed=0)

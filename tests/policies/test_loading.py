@@ -69,6 +69,24 @@ def test_a_checkpoint_is_a_model_by_its_folder_with_its_adapters_merged(store: S
     assert apart < 1e-4 < moved
 
 
+def test_versions_with_adapters_share_the_weights_that_rest(store: Store, tmp_path: Path) -> None:
+    base = Model("tiny-tools", lora=4)
+    policy = taught(store, base)
+    first, trained, again = (load(one, store.files)[0] for one in (base, policy, policy))
+    places = [{n: p.data_ptr() for n, p in one.named_parameters()} for one in (first, trained, again)]
+    own = {name for name in places[0] if "lora_" in name}
+    assert own and all(places[0][name] == places[1][name] == places[2][name] for name in places[0].keys() - own)
+    assert all(len({one[name] for one in places}) == 3 for name in own)
+    assert all(p.requires_grad is (n in own) for n, p in trained.named_parameters())
+    ids = torch.arange(40)[None]
+    with torch.no_grad():
+        before, said = first(ids), trained(ids)
+        export(policy, store.files, tmp_path / "whole")  # merges adapters, and not into what others have
+        for name, one in again.named_parameters():
+            one.add_(1.0 if name in own else 0.0)
+        assert torch.equal(first(ids), before) and torch.equal(trained(ids), said) and not torch.equal(again(ids), said)
+
+
 def test_a_checkpoint_over_a_folder_that_changed_is_refused(store: Store, tmp_path: Path) -> None:
     """The template, too, decides what the model is asked: another one would be another policy."""
     shutil.copytree(folder_of("tiny-tools"), tmp_path / "base")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -28,16 +28,17 @@ from holdfast.prove.calibrate import (
     OutcomeShape,
     SimulatedEffect,
     binary,
-    calibrate,
     canary,
     clustered,
     deal,
     error_rate,
     first,
     gathered,
+    in_processes,
     lifted,
     null,
     power,
+    rate_row,
     verdicts,
     z_test,
 )
@@ -131,7 +132,8 @@ def test_z_is_students_statistic_after_every_task_and_the_first_look_is_counted_
 
 @pytest.fixture(scope="module")
 def whole() -> ErrorRates:
-    return gathered(list(calibrate(experiments=100, alpha=ALPHA, seed=3)), experiments=100, alpha=ALPHA, seed=3)
+    jobs = [partial(rate_row, place, experiments=100, alpha=ALPHA, seed=3) for place in range(STEPS)]
+    return gathered(list(in_processes(jobs, 1)), experiments=100, alpha=ALPHA, seed=3)
 
 
 def test_a_calibration_has_every_row_and_is_within_when_all_are(whole: ErrorRates) -> None:
@@ -146,7 +148,7 @@ def test_a_calibration_has_every_row_and_is_within_when_all_are(whole: ErrorRate
     broken = replace(whole, guards=(replace(whole.guards[0], is_within=False), *whole.guards[1:]))
     assert not broken.is_within
     assert decode(ErrorRates, encode(whole)) == whole
-    rows: list[Any] = [next(calibrate(experiments=100, alpha=ALPHA, seed=seed)) for seed in (3, 4)]
+    rows: list[Any] = [rate_row(0, experiments=100, alpha=ALPHA, seed=seed) for seed in (3, 4)]
     assert rows[0] == whole.nulls[0] != rows[1]
 
 
@@ -161,7 +163,7 @@ def test_a_guard_keeps_its_promises_exactly_at_the_limit(metric: str, whole: Err
 @pytest.mark.parametrize("given", [{"experiments": 99}, {"alpha": 0.0}, {"alpha": 1.0}])
 def test_what_would_say_nothing_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(BadInput):
-        next(calibrate(**{"experiments": 100, "alpha": ALPHA, "seed": 0, **given}))
+        rate_row(0, **{"experiments": 100, "alpha": ALPHA, "seed": 0, **given})
 
 
 def test_the_published_page_has_every_row_and_none_is_above_alpha() -> None:

@@ -72,7 +72,7 @@ TALKED = """SELECT a.key, r.key, r.started_at, r.reward FROM rollouts r JOIN att
 WHERE r.run = :run AND r.status = 'succeeded' ORDER BY r.key DESC LIMIT :most"""
 SPAN = "INSERT INTO spans (attempt, seq, kind, name, started_at, ended_at, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
 SIGNAL = "INSERT INTO signals (attempt, seq, name, value, weight, source, turn) VALUES (?, ?, ?, ?, ?, ?, ?)"
-BUDGET = f"INSERT INTO budgets VALUES ({', '.join('?' * 15)})"
+BUDGET = f"INSERT INTO budgets VALUES ({', '.join('?' * 15)}, NULL)"
 
 
 def filled(path: Path, n: int, *, now: float | None = None, seed: int = 0) -> Path:

@@ -12,9 +12,8 @@ from holdfast.contracts.records import decode, encode
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.run import DesiredState, RunState
 from holdfast.store import admin, schema
-from holdfast.store.admin import as_before, migrate, set_back
+from holdfast.store.admin import migrate, set_back
 from holdfast.store.db import HEAD, REVISIONS, engine_for, upgrade
-from holdfast.store.export import export
 from holdfast.store.store import Store, open_store
 from holdfast.store.writer import WriteFuture
 from tests.conftest import Clock, Databases, Files
@@ -221,35 +220,6 @@ def test_what_an_earlier_version_left_is_all_there_after_the_upgrade(tmp_path: P
         after = (store.runs.get(scene.run), store.views.rollouts(scene.run), list(store.ledger.entries()))
         assert after == before and problems(store) == []
         Scene(store, clock, scene.run).finish(held[1], AttemptState.SUCCEEDED, reward=1.0)  # and it goes on
-
-
-def test_what_an_earlier_version_could_not_hold_is_left_out_and_the_rest_is_sound(tmp_path: Path, clock: Clock) -> None:
-    """Steps and their notes; a rollout is of no step then, and the step that asks for it takes it in again."""
-    url = str(tmp_path / "store.sqlite")
-    with open_store(url) as store:
-        scene = Scene(store, clock, begin(store, clock))
-        scene.enqueue("a", step="collect", version="p@1")
-        store.steps.add(scene.run, "begin", {}, function="begin", now=clock.now).result()
-        store.ledger.append("note", {"after": "it"}, who="ann", now=clock.now).result()
-        before = _exported(store)
-    set_back(url)
-    migrate(url)
-    with open_store(url) as store:
-        assert problems(store) == []
-        assert store.steps.of_run(scene.run) == []
-        assert [one.kind for one in store.ledger.entries()] == ["run", "note"]
-        again, after = Scene(store, clock, scene.run), _exported(store)
-        assert again.rollout("a").step is None
-        again.enqueue("a", step="collect", version="p@1")
-        assert again.rollout("a").step == "collect"
-    assert before != after
-    assert list(filter(None, map(as_before, before))) == list(filter(None, map(as_before, after)))
-
-
-def _exported(store: Store) -> list[str]:
-    lines: list[str] = []
-    export(store, lines.append, version="1", now=1.0)
-    return lines[1:]
 
 
 def test_only_a_file_can_be_set_back(tmp_path: Path) -> None:

@@ -11,15 +11,30 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.artifacts import Artifact
-from holdfast.contracts.errors import StoreError
+from holdfast.contracts.errors import StoreCorrupt, StoreError
 from holdfast.contracts.release import PolicyKind
 from holdfast.contracts.rollout import AttemptState, RolloutState
 from holdfast.contracts.run import RunState
-from holdfast.store.check import MOST, RULES, Finder, _due, check, parts
+from holdfast.store import schema
+from holdfast.store.check import MOST, RULES, Finder, _due, changed_values, check, parts
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock, Files
-from tests.store.scene import AT_ONCE, JUDGED, Scene, begin, checkpoint, judged, ordered, run_sql, serving, signal, span
-from tests.store.tamper import damage, damaged
+from tests.store.children import run_child
+from tests.store.scene import (
+    AT_ONCE,
+    JUDGED,
+    Scene,
+    begin,
+    checkpoint,
+    judged,
+    once,
+    ordered,
+    run_sql,
+    serving,
+    signal,
+    span,
+)
+from tests.store.tamper import damage, damaged, prompt
 
 
 def broken(store: Store, **how: Any) -> dict[str, list[str]]:
@@ -64,16 +79,80 @@ def lived(scene: Scene) -> Scene:
     return scene
 
 
-@pytest.mark.parametrize("quick", [False, True])
-def test_a_store_that_has_lived_is_sound(lived: Scene, quick: bool) -> None:
-    assert broken(lived.store, quick=quick) == {}
+@pytest.mark.parametrize("how", ["", "quick", "deep"])
+def test_a_store_that_has_lived_is_sound(lived: Scene, how: str) -> None:
+    assert broken(lived.store, **({how: True} if how else {})) == {}
+
+
+@once
+def test_read_deeply_no_value_changes_unnoticed(lived: Scene) -> None:
+    """Of each table, in its first row, each value by itself."""
+    seen = 0
+    with prompt(lived.store) as connection:
+        for table in schema.SUMMED:
+            row = connection.execute(f"SELECT * FROM {table.name} LIMIT 1").fetchone()
+            if row is None:
+                continue
+            keys = [f'"{column.name}" IS ?' for column in table.c]
+            for place, column in enumerate(table.c):
+                if column.name == "key":
+                    continue
+                value = row[place]
+                other = f"{value}x" if isinstance(value, str) else 1 if value is None else value + 1000
+                connection.execute("BEGIN")
+                change = f'UPDATE {table.name} SET "{column.name}" = ? WHERE {" AND ".join(keys)}'
+                assert connection.execute(change, (other, *row)).rowcount == 1
+                connection.execute("COMMIT")
+                found, seen = list(changed_values(lived.store, [table])), seen + 1
+                assert len(found) == 1 and found[0].startswith(f"{table.name}: "), (table.name, column.name, found)
+                after = [other if at == place else was for at, was in enumerate(row)]
+                connection.execute(change, (value, *after))
+    assert list(changed_values(lived.store)) == [] and seen > 150
+
+
+def test_a_log_that_was_deleted_or_torn_is_noticed_before_anybody_goes_on(files: Files) -> None:
+    for place, spoil in enumerate((lambda log: b"", lambda log: log[: len(log) // 2], lambda log: None)):
+        url = files.fresh()
+        assert run_child(LEFT_OPEN, url).splitlines() == ["20"]
+        log = Path(f"{url}-wal")
+        left = spoil(log.read_bytes())
+        if left is None:
+            log.unlink()
+        else:
+            log.write_bytes(left)
+        Path(f"{url}-shm").unlink()
+        with pytest.raises(StoreCorrupt, match=r"\d+ commits are missing that were made: its -wal file was deleted"):
+            open_store(url)
+        with pytest.raises(StoreCorrupt, match=f"to go on without them delete {url}-mark"):
+            open_store(url)
+        Path(f"{url}-mark").unlink()
+        with open_store(url) as store:
+            assert len(store.runs.newest()) < 20, place
+
+
+def test_a_log_that_a_killed_process_left_is_whole(files: Files) -> None:
+    url = files.fresh()
+    assert run_child(LEFT_OPEN, url).splitlines() == ["20"]
+    with open_store(url) as store:
+        assert len(store.runs.newest()) == 20
+
+
+LEFT_OPEN = """
+import os, sys
+from holdfast.store.store import open_store
+store = open_store(sys.argv[1])
+for n in range(20):
+    store.runs.begin(kind="k", model_ref="m", settings={}, salt=str(n), who="t", now=1.0).result()
+print(len(store.runs.newest()), flush=True)
+os._exit(0)
+"""
 
 
 def test_every_part_is_looked_at(store: Store) -> None:
     names = (
         "runs leases rollouts attempts spans signals budgets steps scorings checkpoints releases trials labels guards"
     )
-    names += " sources arms flags judgements orders recorded scored recount ledger blobs weights"
+    names += " sources arms flags judgements orders recorded tasks scored recount ledger blobs weights"
     only = ["file", "references"] if store.db.engine.name == "sqlite" else []
     assert [part.name for part in check(store)] == [*only, *names.split()]
 

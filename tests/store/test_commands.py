@@ -14,7 +14,7 @@ from holdfast.contracts.commands import Alert, Command, Overrides, Role, Severit
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, IllegalMove, NotFound, StoreCorrupt
 from holdfast.contracts.records import encode
 from holdfast.contracts.run import DesiredState
-from holdfast.store.commands import Act, CommandResult, OverridesFile
+from holdfast.store.commands import Act, CommandResult, OverridesFile, fingerprint
 from holdfast.store.sql import Transaction
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock
@@ -190,7 +190,9 @@ def test_the_ledger_has_every_change_and_no_hash(store: Store, clock: Clock) -> 
     store.tokens.revoke("tok-2", "eve", "lost", clock.now).result()
     entries = list(store.ledger.entries())
     assert [(one.kind, one.who) for one in entries] == [("token", "root"), ("token", "bob"), ("token", "eve")]
-    assert entries[0].body == {"add": "tok-1", "label": "ann", "role": "operator", "expires_at": clock.now + 100}
+    assert entries[0].body == {"add": "tok-1", "label": "ann", "role": "operator", "expires_at": clock.now + 100} | {
+        "fingerprint": fingerprint(A)
+    }
     assert entries[1].body["rotate"] == "tok-1" and entries[1].body["old_expires_at"] == clock.now + 10
     assert entries[2].body == {"revoke": "tok-2", "why": "lost"}
     told = json.dumps([encode(one) for one in entries])

@@ -154,7 +154,7 @@ def test_a_run_whose_process_is_known_to_be_gone_is_taken_up_at_once(store: Stor
         take_up()
     gone.append(first)
     assert take_up().driver == 2
-    assert bodies(store, run)[-1][2]["process"] == {"machine": "here", "pid": 1002}
+    assert bodies(store, run)[-1][2]["process"] == {"machine": "here", "pid": 1002, "started": ""}
     with pytest.raises(IllegalMove, match="another process drives it"):
         take_up()  # it is the second one's now, which lives
     unnoted = begin(store, clock, salt="b")

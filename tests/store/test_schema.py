@@ -16,7 +16,7 @@ from alembic.migration import MigrationContext
 from holdfast.contracts.release import MOVES, Stage
 from holdfast.contracts.rollout import ATTEMPT_TRANSITIONS, TRANSITIONS, AttemptState, RolloutState
 from holdfast.store import notifications, schema
-from holdfast.store.db import engine_for
+from holdfast.store.db import COMMITS, engine_for
 from tests.conftest import Files
 
 S = Stage
@@ -191,36 +191,38 @@ BUDGET = (
     "escalated_at, events, created_at, changed_at) "
     "VALUES (1, 'standard', '{{}}', 2000, 4000, {allowed}, {spent}, {overspent}, 1, 0, '{{}}', 2, 1, 1)"
 )
-JUDGEMENT = "INSERT INTO judgements VALUES ('p', 'i', 'm', 'c@1', 'a', 'b', {grade}, {score}, '', 0, 0, 0, 1)"
-LABEL = "INSERT INTO labels VALUES ('p', 'a', 'c@1', '{maker}', 'ann', {version}, {holds}, '', 1)"
-APPOINTMENT = "INSERT INTO appointments VALUES ('p', 'sprout', 'm', '{}', 1)"
+JUDGEMENT = "INSERT INTO judgements VALUES ('p', 'i', 'm', 'c@1', 'a', 'b', {grade}, {score}, '', 0, 0, 0, 1, NULL)"
+LABEL = "INSERT INTO labels VALUES ('p', 'a', 'c@1', '{maker}', 'ann', {version}, {holds}, '', 1, NULL)"
+APPOINTMENT = "INSERT INTO appointments VALUES ('p', 'sprout', 'm', '{}', 1, NULL)"
 JUDGED = (
     JUDGEMENT.format(grade="'yes'", score=0.5),
     LABEL.format(maker="person", version=1, holds=1),
     APPOINTMENT.format("train"),
-    "INSERT INTO artefacts VALUES ('p', 'a', '{}', 1)",
-    "INSERT INTO doubts VALUES ('p', 'a', 'c@1', 'asked', '', 1)",
-    "INSERT INTO calibrations VALUES (1, 'p', 'm', 'c@1', 'a', 'b', '{}', 1)",
+    "INSERT INTO artefacts VALUES ('p', 'a', '{}', 1, NULL)",
+    "INSERT INTO doubts VALUES ('p', 'a', 'c@1', 'asked', '', 1, NULL)",
+    "INSERT INTO calibrations VALUES (1, 'p', 'm', 'c@1', 'a', 'b', '{}', 1, NULL)",
 )
-TOKEN = "INSERT INTO tokens VALUES ({}, 'p', 'ann', '{}', '{}', 1, 9, NULL)"
-ALERT = "INSERT INTO alerts VALUES ({}, 'p', '{}', '', '{}', 'm', 1, NULL, NULL, NULL)"
+TOKEN = "INSERT INTO tokens VALUES ({}, 'p', 'ann', '{}', '{}', 1, 9, NULL, NULL)"
+ALERT = "INSERT INTO alerts VALUES ({}, 'p', '{}', '', '{}', 'm', 1, NULL, NULL, NULL, NULL)"
 ORDERED = (
     TOKEN.format(1, "admin", "a"),
-    "INSERT INTO commands VALUES ('p', 'c1', '{}', 'admin', '{}', 1)",
+    "INSERT INTO commands VALUES ('p', 'c1', '{}', 'admin', '{}', 1, NULL)",
     ALERT.format(1, "backlog", "warning"),
 )
 
 
 def test_what_something_is_never_changes(raw: Raw) -> None:
     raw.release()
-    raw.run(TRIAL, "INSERT INTO exposures VALUES (1, 'u', 'a', 1)", SERVED, *JUDGED, *ORDERED)
+    raw.run(TRIAL, "INSERT INTO exposures VALUES (1, 'u', 'a', 1, NULL)", SERVED, *JUDGED, *ORDERED)
     raw.run(BUDGET.format(allowed=2000, spent=50, overspent=0))
-    raw.run("INSERT INTO steps VALUES (1, 1, 'n', 'f', '', 1, '{}')")
-    raw.run("INSERT INTO scorings VALUES (1, 'p', 'run-1-x', 'n', '{}', 'ann', 1, 1, 'a')")
-    raw.run("INSERT INTO scored VALUES (1, 'run-1-x/t', 1, 'success', 1, 1, 'rule:exact', NULL, NULL)")
-    raw.run("INSERT INTO budget_events VALUES (1, 1, 'allocate', 1, 2000, 2000, 0, 0, NULL)")
+    raw.run("INSERT INTO steps VALUES (1, 1, 'n', 'f', '', 1, '{}', NULL)")
+    raw.run("INSERT INTO scorings VALUES (1, 'p', 'run-1-x', 'n', '{}', 'ann', 1, 1, 'a', NULL)")
+    raw.run("INSERT INTO scored VALUES (1, 'run-1-x/t', 1, 'success', 1, 1, 'rule:exact', NULL, NULL, NULL)")
+    raw.run("INSERT INTO budget_events VALUES (1, 1, 'allocate', 1, 2000, 2000, 0, 0, NULL, NULL)")
     for table, (message, fixed, free) in FIXED.items():
-        assert {*fixed.split(), *free.split(), "key"} >= {column.name for column in schema.metadata.tables[table].c}
+        assert {*fixed.split(), *free.split(), "key", "checksum"} >= {
+            column.name for column in schema.metadata.tables[table].c
+        }
         for column in fixed.split():
             assert message in raw.refuses(f"UPDATE {table} SET {column} = {column}"), (table, column)
     for table, message in {
@@ -383,7 +385,8 @@ def test_the_sum_is_the_same_to_the_letter(files: Files) -> None:
 def _sorted_parts(sql: str) -> str:
     """Constraints may stand in any order."""
     head, _, body = " ".join(sql.split()).partition("(")
-    return head + "".join(sorted(re.split(r", (?=CONSTRAINT|\w+ [A-Z])", body.replace(" )", ")").strip("() "))))
+    parts = re.split(r", (?=CONSTRAINT|\w+ [A-Z])", body.replace(" )", ")").strip("() "))
+    return head + "".join(sorted(part.strip() for part in parts))
 
 
 def test_the_indexes_are_the_same_on_postgres(databases: Any) -> None:
@@ -401,4 +404,4 @@ def test_the_indexes_are_the_same_on_postgres(databases: Any) -> None:
 
 
 def test_every_topic_has_its_counter(raw: Raw) -> None:
-    assert {row[0] for row in raw.run("SELECT topic FROM pulse").fetchall()} == set(notifications.TOPICS)
+    assert {row[0] for row in raw.run("SELECT topic FROM pulse").fetchall()} == {*notifications.TOPICS, COMMITS}

@@ -173,8 +173,8 @@ def test_a_change_behind_its_back_is_found_with_the_step(store: Store, clock: Cl
         (f"UPDATE steps SET function = '{LEGACY_STEP}' {second}", 2, changed),
         (f"UPDATE steps SET inputs_sha256 = 'cd' {second}", 2, changed),
         ("DELETE FROM steps WHERE step = 3 AND run = 1", 3, "is in the ledger, and not in the store"),
-        ("INSERT INTO steps VALUES (1, 4, 'x', 'f', '', 1.0, '{}')", 4, "is not in the ledger"),
-        (f"INSERT INTO steps VALUES (1, 0, 'x', '{LEGACY_STEP}', '', 1.0, '{{}}')", 0, "is not in the ledger"),
+        ("INSERT INTO steps VALUES (1, 4, 'x', 'f', '', 1.0, '{}', NULL)", 4, "is not in the ledger"),
+        (f"INSERT INTO steps VALUES (1, 0, 'x', '{LEGACY_STEP}', '', 1.0, '{{}}', NULL)", 0, "is not in the ledger"),
     ):
         with damaged(store, statement):
             with says(StoreCorrupt, f"step {step} of {run}: {why}; nothing that rests on this run is proven"):
@@ -194,7 +194,7 @@ def test_what_was_removed_and_added_again_is_not_what_it_was(store: Store, clock
 
 def lesson(run: int, step: int, body: str = "{}") -> str:
     """A row as the migration makes it of a learning update."""
-    return f"INSERT INTO steps VALUES ({run}, {step}, 'lesson-{step}', '{LEGACY_STEP}', '', 1.0, '{body}')"
+    return f"INSERT INTO steps VALUES ({run}, {step}, 'lesson-{step}', '{LEGACY_STEP}', '', 1.0, '{body}', NULL)"
 
 
 @once

@@ -41,7 +41,7 @@ def test_a_policy_for_other_senses_is_refused_by_name() -> None:
     assert str(caught.value) == f"the policy was made for senses {full.id}, and this town gives {compact.id}"
     with pytest.raises(WrongObservation) as caught:
         observation_spec(load(), "vague")
-    assert str(caught.value) == "senses 'vague' are unknown; there are compact, hybrid, full"
+    assert str(caught.value) == "senses 'vague' are unknown; there are compact, recall, hybrid, full"
 
 
 def test_the_id_depends_on_all_that_gives_meaning() -> None:

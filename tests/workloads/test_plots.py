@@ -9,22 +9,10 @@ import numpy as np
 import pytest
 from matplotlib import image
 
-from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Interval
 from holdfast.prove.estimate import wilson
-from holdfast.workloads import townschool
-from holdfast.workloads.plots import (
-    AFTER,
-    BEFORE,
-    COURSES,
-    blocks,
-    check_picture,
-    draw_quickstart,
-    draw_training,
-    training_line,
-)
+from holdfast.workloads.plots import AFTER, BEFORE, COURSES, blocks, draw_quickstart
 from holdfast.workloads.tooluse.quickstart import RATES, Point, RateChange, Results, SuccessRate
-from holdfast.workloads.townschool import TownScore, TrainingRound
 
 
 @pytest.mark.parametrize(
@@ -102,47 +90,3 @@ def test_a_long_title_is_broken_and_not_cut(tmp_path: Path) -> None:
     draw_quickstart(path, made([]), title)
     margin = image.imread(path)[..., :3][:, [0, 1, -2, -1]]
     assert (margin == 1.0).all()  # nothing runs over the edge
-
-
-WAY = (-20.0, -12.0, -4.0)
-PAID = {"learnt": -4.0, "random": -20.0, "scripted": 5.0, "untaught": -20.0}
-
-
-@pytest.fixture
-def lesson() -> TrainingRound:
-    points = [
-        townschool.EvalPoint(update=k, step=k * 100_000, seconds=float(k), mean_return=one, low=one - 1, high=one + 1)
-        for k, one in enumerate(WAY)
-    ]
-    scores = {
-        name: TownScore(value=one, interval=Interval(low=one - 1, high=one + 1, level=0.95))
-        for name, one in PAID.items()
-    }
-    return TrainingRound(
-        seed=1,
-        rules="a",
-        senses="b",
-        updates=2,
-        steps=200_000,
-        seconds=2.0,
-        moved=0.1,
-        curve=tuple(points),
-        scores=scores,
-        over_random=Interval(low=14.0, high=18.0, level=0.95),
-        is_whole=True,
-    )
-
-
-def test_the_line_goes_from_chance_to_the_best_that_is_known(lesson: TrainingRound) -> None:
-    assert training_line(lesson) == "▁▃▆"
-
-
-@pytest.mark.parametrize(("name", "begins"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml")], ids=["png", "svg"])
-def test_it_is_drawn_in_the_format_of_its_name(name: str, begins: bytes, lesson: TrainingRound, tmp_path: Path) -> None:
-    draw_training(tmp_path / name, lesson)
-    assert (tmp_path / name).read_bytes().startswith(begins)
-
-
-def test_another_format_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"end it in .png or .svg"):
-        check_picture(tmp_path / "a.gif")

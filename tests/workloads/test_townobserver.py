@@ -240,8 +240,8 @@ def test_whoever_gives_too_many_orders_waits_and_nobody_else(
 
 
 def test_only_the_right_token_gives_its_role() -> None:
-    badges = [StaticToken(role="operator", token="o" * 8), StaticToken(role="admin", token="a" * 8)]
-    given = ("o" * 8, "a" * 8, "o" * 9, "", None, "ö" * 8)
+    badges = [StaticToken(role="operator", token="o" * 20), StaticToken(role="admin", token="a" * 20)]
+    given = ("o" * 20, "a" * 20, "o" * 21, "", None, "ö" * 20)
     roles = [found.role if (found := observer.role_of(badges, one)) else None for one in given]
     assert roles == ["operator", "admin", None, None, None, None]
     for role, token, message in (

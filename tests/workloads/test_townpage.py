@@ -19,19 +19,27 @@ from holdfast.collect import endpoint
 from holdfast.contracts.commands import Role
 from holdfast.operate.app import TownPage
 from holdfast.operate.auth import Caller, digest
-from holdfast.store.store import open_store
+from holdfast.policies.network import Network
+from holdfast.store.store import Store, open_store
 from holdfast.workloads import townlife
 from holdfast.workloads import townobserver as observer
 from holdfast.workloads.townlife import Life, Pseudonymizer, Rules
 from holdfast.workloads.townobserver import AuditFile, StaticToken, read_audit
 from holdfast.workloads.townpage import FASTEST, FrameHub, Runner, app
+from holdfast.workloads.townschool import TownMind, TownVectorEnv
 from tests.operate import room
 
 BADGES = (
-    StaticToken(role="operator", token="operator-1", label="olga"),
-    StaticToken(role="admin", token="admin-token"),
+    StaticToken(role="operator", token="operator-1-aaaaaaaaa", label="olga"),
+    StaticToken(role="admin", token="admin-token-aaaaaaaa"),
 )
-VIEWER = StaticToken(role="viewer", token="viewer-token")
+VIEWER = StaticToken(role="viewer", token="viewer-token-aaaaaaa")
+
+
+def network_driven(rules: Rules, store: Store) -> dict[str, Any]:
+    """What makes a life the town of a network, one that has learnt nothing."""
+    network = Network(width=8, sampled=True).fitted("town", TownVectorEnv(rules, towns=1).spaces)
+    return {"mind": TownMind(store, network, rules, version="town@2"), "variant": "recall"}
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +57,10 @@ def serving(
     veil: Pseudonymizer | None = None,
     body_s: float = 30.0,
     answer_s: float = 60.0,
+    driven: dict[str, Any] | None = None,
     **more: Any,
 ) -> Iterator[tuple[str, Runner]]:
-    life = Life(rules, seed=3, veil=veil)
+    life = Life(rules, seed=3, veil=veil, **(driven or {}))
     recording = townlife.new_recording(folder / "town.frames", life)
     audit = AuditFile(folder / "audit.jsonl")
     with endpoint.listen("127.0.0.1", 0, token=None) as listening:
@@ -148,7 +157,7 @@ async def test_an_operator_pauses_speeds_up_and_brings_rain_and_it_is_written_do
 
         async def order(name: str, identity: str | None = None, **args: Any) -> tuple[int, Any]:
             dry = {"dry_run": True} if identity is None else {"id": identity}
-            return await ask(f"{url}/order", {"name": name, "args": args, **dry}, token="operator-1")
+            return await ask(f"{url}/order", {"name": name, "args": args, **dry}, token="operator-1-aaaaaaaaa")
 
         assert (await order("pause", "1"))[0] == 200
         at = runner.life.tick
@@ -170,12 +179,32 @@ async def test_an_operator_pauses_speeds_up_and_brings_rain_and_it_is_written_do
 
 async def test_each_order_has_its_role(site: tuple[str, Runner]) -> None:
     for name, token, status in (
-        ("rain", None, 403), ("rain", "wrong-token", 401), ("kill", "operator-1", 403), ("pause", None, 403),
-        ("inspect", None, 200), ("fly", "admin-token", 404), ("kill", "admin-token", 200),
+        ("rain", None, 403), ("rain", "wrong-token", 401), ("kill", "operator-1-aaaaaaaaa", 403), ("pause", None, 403),
+        ("inspect", None, 200), ("fly", "admin-token-aaaaaaaa", 404), ("kill", "admin-token-aaaaaaaa", 200),
     ):  # fmt: skip
         args = {"resident": 1} if name in ("kill", "inspect") else {}
         answer, _ = await ask(f"{site[0]}/order", {"name": name, "id": "1", "args": args}, token=token)
         assert answer == status, name
+
+
+async def test_anybody_may_look_into_the_network_and_nothing_of_it_is_written_down(
+    rules: Rules, site: tuple[str, Runner], tmp_path: Path
+) -> None:
+    def mind(resident: Any) -> dict[str, Any]:
+        return {"name": "mind", "id": "1", "args": {"resident": resident}}
+
+    answer, told = await ask(f"{site[0]}/order", mind(1))
+    assert answer == 404 and "--policy" in told["error"]  # scripts have none
+    with (
+        open_store(tmp_path / "store.db", create=True) as store,
+        serving(rules, tmp_path, driven=network_driven(rules, store)) as (url, _),
+    ):
+        assert (await ask(f"{url}/status"))[1]["policy"] == "town@2"
+        answer, told = await ask(f"{url}/order", mind(1))
+        assert answer == 200 and told["mind"]["version"] == "town@2" and told["mind"]["actions"][0]["p"] > 0
+        for wrong in (99, -1, "a"):
+            assert (await ask(f"{url}/order", mind(wrong)))[0] == 400
+    assert not (tmp_path / "audit.jsonl").exists()
 
 
 async def test_orders_come_as_small_json_only(site: tuple[str, Runner]) -> None:
@@ -204,11 +233,11 @@ async def test_who_gives_too_many_orders_is_told_when_to_come_again(rules: Rules
     with serving(rules, tmp_path, clock=lambda: 1000.0) as (url, runner):
         many = [{"name": "inspect", "args": {"resident": 1}}] * int(observer.BURST)
         await asyncio.gather(*(runner.take(one, Caller(label="olga", role=Role.OPERATOR)) for one in many))
-        how = {"headers": {"Authorization": "Bearer operator-1"}, "json": many[0]}
+        how = {"headers": {"Authorization": "Bearer operator-1-aaaaaaaaa"}, "json": many[0]}
         async with aiohttp.ClientSession() as session, session.post(f"{url}/order", **how) as answer:  # type: ignore[arg-type]
             assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
             assert (await answer.json())["error"] == "order: too many orders; try again in 1 s"
-        assert (await ask(f"{url}/order", many[0], token="admin-token"))[0] == 200
+        assert (await ask(f"{url}/order", many[0], token="admin-token-aaaaaaaa"))[0] == 200
 
 
 async def test_an_order_that_the_town_has_no_time_for_is_refused_and_the_town_lives_on(
@@ -219,20 +248,20 @@ async def test_an_order_that_the_town_has_no_time_for_is_refused_and_the_town_li
     with serving(rules, tmp_path, observe=gate.pass_by, answer_s=0.2) as (url, runner):
         try:
             await until(lambda: gate.is_held)
-            status, said = await ask(f"{url}/order", order, token="operator-1")
+            status, said = await ask(f"{url}/order", order, token="operator-1-aaaaaaaaa")
             assert status == 503 and "town: is starting" in said["error"]
             gate.is_shut = False
             await until(lambda: runner.life.tick > 20)  # past the order that nobody waits for any more
             assert len(runner.life.commands) == 0 and runner.error is None
             gate.is_shut = True
             await until(lambda: gate.is_held)
-            status, said = await ask(f"{url}/order", order, token="operator-1")
+            status, said = await ask(f"{url}/order", order, token="operator-1-aaaaaaaaa")
             assert status == 503
             assert said["error"] == "town: has no time for orders; send the order again, with the same id"
         finally:
             gate.is_shut = False
         async with asyncio.timeout(60):
-            while (await ask(f"{url}/order", order, token="operator-1"))[0] != 200:
+            while (await ask(f"{url}/order", order, token="operator-1-aaaaaaaaa"))[0] != 200:
                 assert runner.error is None
         assert len(runner.life.commands) == 1
 
@@ -272,8 +301,8 @@ async def test_with_a_viewers_token_nobody_sees_anything_without_one(rules: Rule
         for path in ("legend", "status", "live", "frames"):
             assert (await ask(f"{url}/{path}"))[0] == 401
             assert (await ask(f"{url}/{path}", token="guess-guess"))[0] == 401
-        assert (await ask(f"{url}/status", token="viewer-token", Host="town.example"))[1]["role"] == "viewer"
-        assert len(await frames(url, 2, token="operator-1")) == 2
+        assert (await ask(f"{url}/status", token="viewer-token-aaaaaaa", Host="town.example"))[1]["role"] == "viewer"
+        assert len(await frames(url, 2, token="operator-1-aaaaaaaaa")) == 2
 
 
 async def test_status_tells_how_the_town_is_and_what_the_role_may_order(site: tuple[str, Runner]) -> None:
@@ -282,7 +311,7 @@ async def test_status_tells_how_the_town_is_and_what_the_role_may_order(site: tu
     await until(lambda: runner.life.tick > 760)
     runner.speed = 200.0
     _, viewer = await ask(f"{url}/status")
-    _, admin = await ask(f"{url}/status", token="admin-token")
+    _, admin = await ask(f"{url}/status", token="admin-token-aaaaaaaa")
     assert {one["name"] for one in viewer["commands"]} == {"inspect", "queues"}
     assert {one["name"] for one in admin["commands"]} == set(townlife.COMMANDS)
     assert viewer["kpis"]["residents"] == 12 and viewer["history"] and viewer["lines"]
@@ -298,7 +327,7 @@ async def test_behind_a_veil_no_name_leaves_by_any_door(rules: Rules, tmp_path: 
         paths = ("legend", "status", "frames?tick=1&most=600")
         sent += [json.dumps((await ask(f"{url}/{path}"))[1]) for path in paths]
         order = {"name": "kill", "id": "1", "args": {"resident": 2}}
-        sent.append(json.dumps((await ask(f"{url}/order", order, token="admin-token"))[1]))
+        sent.append(json.dumps((await ask(f"{url}/order", order, token="admin-token-aaaaaaaa"))[1]))
     sent += [(tmp_path / name).read_text() for name in ("town.frames", "audit.jsonl")]
     words = set("".join(letter if letter.isalpha() else " " for letter in "\n".join(sent)).split())
     assert not names & words

@@ -1,37 +1,32 @@
-"""Residents who learn, and a town that lives for long: seats as environments, looks at even distances."""
+"""The town as an environment of the loop, and a town that lives for long."""
 
 from __future__ import annotations
 
+import json
 from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from holdfast.contracts.errors import BadInput
-from holdfast.learn.ppo import Settings
+from holdfast.contracts.errors import BadInput, NotFound
+from holdfast.pipeline.control import env_spec_from, improve_env
+from holdfast.policies.network import Network, Scripted, ScriptedAct
+from holdfast.store.store import open_store
+from holdfast.town.observations import groups
 from holdfast.workloads.townlife import Env, Life, Rules, read_rules
 from holdfast.workloads.townobserver import Soak, page, soak
 from holdfast.workloads.townschool import (
-    EvalPoint,
-    TownTrainer,
+    TownMaker,
+    TownMind,
     TownVectorEnv,
-    TrainingPlan,
-    as_planned,
-    by_chance,
-    learn,
-    load,
-    returns,
+    lived,
+    natures_of,
+    policy_in,
+    school_run,
+    standings,
 )
 from tests.town.small import small
-
-SHORT = TrainingPlan(
-    worlds=16,
-    ppo=Settings(steps=64, epochs=3, minibatch=1024, entropy_cost=0.005, updates=24),
-    exams=2,
-    exam_worlds=2,
-    final_worlds=4,
-)
 
 
 @pytest.fixture(scope="module")
@@ -39,110 +34,152 @@ def rules() -> Rules:
     return small()
 
 
-@pytest.mark.usefixtures("untraced")
-def test_residents_learn_to_live_better_than_by_chance_where_they_never_were(rules: Rules, tmp_path: Path) -> None:
-    """The world's own claim: parameters move, held-out returns rise, and the gain over chance is no chance."""
-    clock = count()
-    school = TownTrainer(rules, SHORT, seed=1)
-    news = list(learn(school, seconds=1e9, clock=lambda: float(next(clock)), most=24))
-    points = [one for one in news if isinstance(one, EvalPoint)]
-    assert [point.update for point in points] == [0, 12, 24] and points[-1].step == 24 * 64 * 16 * 4
-    assert points[-1].low > points[0].high
-    lesson = school.finish()
-    assert lesson.is_better and lesson.over_random.low > 0 and lesson.moved > 0.001
-    assert lesson.scores["learnt"].value > lesson.scores["random"].interval.high
-    assert lesson.scores["scripted"].value > lesson.scores["random"].interval.high
-    random, untaught = lesson.scores["random"], lesson.scores["untaught"]
-    assert random.interval.low <= untaught.value <= random.interval.high  # it knew nothing before
-    school.save(tmp_path / "kept", now=1.0)
-    again = load(tmp_path / "kept", Env(rules))
-    for one, other in zip(school.net.parameters(), again.parameters(), strict=True):
-        assert bool((one == other).all())
+def test_seats_are_the_native_towns_each_named_by_its_seed(rules: Rules) -> None:
+    seats, native = TownVectorEnv(rules, towns=3), Env(rules, variant="recall")
+    view = seats.reset(7)
+    for k in range(3):
+        native.begin_world(0, 7 + k)
+        assert np.array_equal(view.values.reshape(3, 4, -1)[k], native.look().features[0])
+        for _ in range(30):
+            alone = native.step(native.scripted()).features
+        again = seats.reset(7)
+        for _ in range(30):
+            assert again.scripted is not None
+            again = seats.step(again.scripted).observation
+        assert np.array_equal(again.values.reshape(3, 4, -1)[k], alone[0])
+        view = seats.reset(7)
 
 
-def test_the_same_seed_learns_the_same_bit_by_bit(rules: Rules) -> None:
-    told = []
-    for seed in (3, 3, 4):
-        school = TownTrainer(rules, SHORT, seed=seed)
-        told.append([school.teach(lambda: 0.0) for _ in range(2)])
-    assert told[0] == told[1] != told[2]
-
-
-def test_seats_are_the_native_world(rules: Rules) -> None:
-    seats, native = TownVectorEnv(rules, worlds=3), Env(rules, worlds=3)
-    view, seen = seats.reset(7), native.reset(7)
-    act = by_chance(np.random.default_rng(0))
-    for _ in range(50):
-        actions = act(seats.env, view)
-        assert view.mask is not None and view.mask[np.arange(12), actions].all()
-        result = seats.step(actions)
-        view, seen = result.observation, native.step(actions.reshape(3, 4))
-        assert np.array_equal(view.values, seen.features.reshape(12, -1))
-        assert np.array_equal(result.reward, seen.reward.ravel()) and not result.truncated.any()
-    assert seats.env.state.sha256() == native.state.sha256()
+def test_what_one_did_last_and_where_one_is_bound_is_seen(rules: Rules) -> None:
+    env = Env(rules, variant="recall")
+    env.begin_world(0, 3)
+    home = env.actions.index("go:home")
+    seen = env.step(np.full((1, 4), home))
+    parts = groups(env.senses)
+    did, bound = parts["last action"], parts["goal"]
+    assert env.senses.features[did[home]] == "did_go:home" and env.senses.features[bound[0]] == "bound_home"
+    people = env.state.people[0]
+    for i in range(4):
+        ones = np.flatnonzero(seen.features[0, i, did.start :]) + did.start
+        assert ones[0] == did[people["last_action"][i]]
+        assert len(ones) == 1 + int(people["goal_kind"][i] >= 0)
+    assert [one for part in parts.values() for one in part] == list(range(len(env.senses.features)))
 
 
 def test_who_leaves_is_terminated_and_who_comes_begins_an_episode(rules: Rules) -> None:
-    seats = TownVectorEnv(rules, worlds=1, days=9)
-    seats.reset(1)
+    seats = TownVectorEnv(rules, towns=1, days=9)
+    view = seats.reset(1)
     seats.env.state.people["unpaid"][0, 2] = 100
-    wait = np.zeros(4, np.int64)
-    ended = seats.step(wait)
+    ended = seats.step(np.zeros(4, np.int64))
     assert ended.terminated.tolist() == [False, False, True, False] and ended.reward[2] <= -2.0
+    view = ended.observation
     while not seats.env.state.people["alive"][0, 2]:
-        result = seats.step(as_planned(seats.env, ended.observation))
+        assert view.scripted is not None
+        result = seats.step(view.scripted)
+        view = result.observation
         assert result.reward[2] == 0.0 or result.terminated[2]
     assert result.terminated[2] and not result.truncated.any()  # nobody's time there is over: somebody moves in
 
 
-def test_when_the_days_are_over_all_are_truncated_and_other_towns_begin() -> None:
-    job = {"id": "a", "venue": "office", "start": 0, "end": 40, "wage": 1.0, "slots": 4}
-    seats = TownVectorEnv(small({"ticks_per_day": 48, "job": [job]}), worlds=2)
+SHORT = {"ticks_per_day": 48, "job": [{"id": "a", "venue": "office", "start": 0, "end": 40, "wage": 1.0, "slots": 4}]}
+
+
+def test_staggered_towns_are_at_different_hours_and_each_begins_anew_by_itself() -> None:
+    seats = TownVectorEnv(small(SHORT), towns=2, staggered=True)
     view = seats.reset(5)
-    first = view.values.copy()
-    begun = seats.env.state.sha256()
-    for tick in range(48):
-        result = seats.step(as_planned(seats.env, view))
-        assert (result.truncated | result.terminated).all() == (tick == 47), tick
-    assert result.truncated.any() and not np.array_equal(result.final, result.observation.values)
-    assert seats.env.state.sha256() != begun and int(seats.env.state.town["tick"][0]) == 0
-    assert np.array_equal(seats.reset(5).values, first)
+    assert seats.env.state.town["tick"].tolist() == [6, 0]
+    ends = []
+    for tick in range(60):
+        assert view.scripted is not None
+        result = seats.step(view.scripted)
+        view = result.observation
+        if result.truncated.any():
+            ends.append((tick, result.truncated.reshape(2, 4).any(axis=1).tolist()))
+            assert not np.array_equal(result.final, view.values)
+    assert ends == [(41, [True, False]), (47, [False, True])]
+    assert len(set(seats.env.state.town["seed"].tolist())) == 2
 
 
 def test_seats_go_on_from_where_they_were(rules: Rules) -> None:
-    one, other = TownVectorEnv(rules, worlds=2), TownVectorEnv(rules, worlds=2)
+    one, other = TownVectorEnv(rules, towns=2), TownVectorEnv(rules, towns=2)
     view = one.reset(9)
     for _ in range(20):
-        view = one.step(as_planned(one.env, view)).observation
+        view = one.step(view.scripted).observation  # type: ignore[arg-type]
     again = other.restore(one.state())
     assert np.array_equal(again.values, view.values) and other.env.state.sha256() == one.env.state.sha256()
     for _ in range(20):
-        one.step(as_planned(one.env, view))
-        other.step(as_planned(other.env, view))
+        view, again = one.step(view.scripted).observation, other.step(again.scripted).observation  # type: ignore[arg-type]
     assert other.env.state.sha256() == one.env.state.sha256()
 
 
-def test_held_out_towns_are_the_same_whatever_the_seed(rules: Rules) -> None:
-    towns = TownVectorEnv(rules, worlds=2, days=2, fixed=99)
-    assert np.array_equal(towns.reset(1).values.copy(), towns.reset(2).values)
-    assert returns(towns, as_planned, 10).shape == (2, 4)
+def test_demonstrations_are_counted_by_hour_need_and_nature(rules: Rules) -> None:
+    seats = TownVectorEnv(rules, towns=2)
+    labels = seats.labels(seats.reset(2).values)
+    people = seats.env.state.people
+    ids = [one["id"] for one in rules["profile"]]
+    assert labels["nature"].tolist() == [ids[k] for k in people["profile"].ravel()]
+    assert set(labels["hour"].tolist()) == {int(seats.env.state.town["time"][0]) * 24 // rules["ticks_per_day"]}
+    assert labels["lowest_need"][0] == list(rules["needs"])[people["need"][0, 0].argmin()]
 
 
-def test_a_policy_of_other_senses_is_refused_by_name(rules: Rules, tmp_path: Path) -> None:
-    TownTrainer(rules, SHORT, seed=1).save(tmp_path / "kept", now=1.0)
-    other = read_rules(residents=12)
-    objects = {**other["map"]["objects"], "z": "well"}
-    with pytest.raises(BadInput, match=r"was made for senses compact@1-\w+, and this town gives compact@1-"):
-        load(tmp_path / "kept", Env(small({"map": {"objects": objects}})))
+def test_other_rules_are_another_environment_and_the_usual_one_has_a_short_name() -> None:
+    usual = improve_env("town")
+    assert usual.settings["env"] == TownMaker().name != TownMaker(residents=12).name
+    assert env_spec_from(json.loads(json.dumps(usual.settings))).sha256() == usual.sha256()
+    assert school_run(TownMaker(residents=12), seed=1, quick=True).settings["env"] == TownMaker(residents=12).name
+    with pytest.raises(BadInput, match="use the command that began the run"):
+        improve_env(TownMaker(residents=12).name)
+    with pytest.raises(BadInput, match="days = 0"):
+        TownMaker(days=0)
 
 
-@pytest.mark.parametrize("name", ["worlds", "exams", "final_worlds"])
-def test_a_course_that_teaches_nothing_is_refused(name: str) -> None:
-    with pytest.raises(BadInput, match=rf"course.{name} = 0: must be at least"):
-        TrainingPlan(**{name: 0})
+def test_a_league_is_lived_in_the_same_towns_and_natures_are_told_apart() -> None:
+    maker = TownMaker(residents=12)
+    paid = {
+        "scripts": lived(maker, ScriptedAct("town"), towns=3),
+        "chance": lived(maker, None, towns=3),
+    }
+    again = lived(maker, ScriptedAct("town"), towns=3)
+    assert np.array_equal(again.returns, paid["scripts"].returns)
+    table = standings(paid)
+    assert [one["who"] for one in table] == ["scripts", "chance"] and table[1]["gain_high"] < 0.0 == table[0]["gain"]
+    natures = natures_of(again, maker.rules)
+    assert sum(one["residents"] for one in natures.values()) == 36
+    mean = sum(one["residents"] * one["return"] for one in natures.values()) / 36
+    assert mean == pytest.approx(again.returns.mean())
 
 
-def lived(life: Life, ticks: int, *, stop_at: int = -1) -> Soak:
+def test_a_version_drives_a_town_and_looking_into_it_changes_nothing(rules: Rules, tmp_path: Path) -> None:
+    with open_store(tmp_path / "store.db", create=True) as store:
+        assert policy_in(store, None) == (None, Scripted(env="town"))
+        spaces = TownVectorEnv(rules, towns=1).spaces
+        network = Network(width=8, sampled=True).fitted("town", spaces)
+        scripted, driven, looked = (
+            TownMind(store, policy, rules, version="v") for policy in (Scripted(env="town"), network, network)
+        )
+        lives = [Life(rules, seed=4, mind=mind, variant="recall") for mind in (Env.scripted, scripted, driven, looked)]
+        for _ in range(40):
+            for life in lives:
+                life.step()
+            found = lives[-1].look_into(2)
+    states = [life.env.state.sha256() for life in lives]
+    assert states[0] == states[1] != states[2] == states[3]
+    env = lives[-1].env
+    assert sum(one["p"] for one in found["actions"]) == pytest.approx(1.0, abs=1e-3)
+    assert {one["name"] for one in found["actions"]} == {
+        name for name, is_allowed in zip(env.actions, env.look().mask[0, 2], strict=True) if is_allowed
+    }
+    assert found["scripted"] == env.actions[int(env.scripted()[0, 2])] and found["likeliest"] in env.actions
+    assert (
+        set(found["why"]) == set(found["seen"]) == set(groups(env.senses)) and "identity" not in found["seen"]["self"]
+    )
+    with pytest.raises(NotFound, match="follow their script"):
+        lives[0].look_into(2)
+    with pytest.raises(BadInput, match="resident 4"):
+        lives[-1].look_into(4)
+
+
+def soaked(life: Life, ticks: int, *, stop_at: int = -1) -> Soak:
     memory, clock = iter([100.0, 104.0, *[104.5] * 20]), count()
     done = count(1)
 
@@ -155,14 +192,14 @@ def lived(life: Life, ticks: int, *, stop_at: int = -1) -> Soak:
 
 def test_it_looks_at_even_distances_and_growth_begins_at_the_second_look() -> None:
     life = Life(read_rules(residents=12), seed=3)
-    told = lived(life, 800)
+    told = soaked(life, 800)
     assert [look.tick for look in told.looks] == [200, 400, 600, 800] and told.grown_mb == 0.5
     assert told.looks[-1].state == life.env.state.sha256() and told.windows == 1
     assert len({look.state for look in told.looks}) == 4 and told.looks[0].here == 12
 
 
 def test_ctrl_c_keeps_what_there_was() -> None:
-    told = lived(Life(read_rules(residents=12), seed=3), 800, stop_at=250)
+    told = soaked(Life(read_rules(residents=12), seed=3), 800, stop_at=250)
     assert told.ticks == 250 and [look.tick for look in told.looks] == [200, 250]
 
 
@@ -171,7 +208,7 @@ def test_the_page_tells_hashes_memory_alerts_and_who_left() -> None:
     life.step()
     for seat in range(4):
         life.order("kill", {"resident": seat, "cause": "neglect"})
-    told = lived(life, 720)
+    told = soaked(life, 720)
     text = page(told, command="holdfast town soak --ticks 720", date="2026-01-01", machine="a machine")
     assert told.left_for == {"neglect": 4} and "4 × neglect" in text and told.looks[-1].state in text
     assert told.alerts and all(f"  - {alert}" in text for alert in told.alerts)  # so many exits in half a day

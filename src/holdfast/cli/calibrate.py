@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 EXPERIMENTS, QUICK, ALPHA = 10_000, 1_000, 0.05
-PER_TRAFFIC, LEAST_TRAFFIC = 100, 20  # of so many experiments one is made of whole traffic; fewer than 20 tell nothing
+PER_TRAFFIC, LEAST_TRAFFIC = 25, 80  # of so many experiments one is made of whole traffic; where that is few, none
 
 NULL_COLUMNS = ("shape", ">tasks", ">seeds", ">false promotions", ">99 % interval", ">z-test, as often")
 POWER_COLUMNS = ("shape", ">gain", ">tasks", ">power", ">mean tasks", ">fixed n", ">episodes saved")
@@ -114,36 +115,35 @@ def calibrate(
     alpha: Annotated[float, Option(metavar="A", help="The rate that is promised.")] = ALPHA,
     seed: Seed = 0,
     output: Annotated[Path | None, Option(metavar="FILE", help="Write the page there too.")] = None,
+    workers: Annotated[int, Option(metavar="N", min=1, help="Processes; the figures are the same.")] = 1,
 ) -> Output:
     """Measure how often the gate promotes an equal version, analysed after every task. Exits 1 if above α.
 
     The whole form also sends traffic at the guard and at experiments, which takes minutes; --quick leaves that out.
     """
-    from holdfast.operate.guard_attacks import ATTACKS, attack_rates
-    from holdfast.pipeline.calibrate import STEPS, gate_rates
+    from holdfast.operate.guard_attacks import ATTACKS, AttackRate, attack_row
+    from holdfast.pipeline.calibrate import STEPS, GateRate, gate_row
     from holdfast.prove import calibrate as rates
     from holdfast.prove.comparison import ComparisonConfig
 
     if output is not None:
         _check_output(output)
     ComparisonConfig(alpha=alpha)  # what no proof could promise is refused before any work
-    asked = {"experiments": QUICK if quick else experiments, "alpha": alpha, "seed": seed}
-    rows = []
-    gates: list[GateRate] = []
-    served: list[AttackRate] = []
+    asked: dict[str, Any] = {"experiments": QUICK if quick else experiments, "alpha": alpha, "seed": seed}
     many = int(asked["experiments"]) // PER_TRAFFIC
-    attacks = len(ATTACKS) if many >= LEAST_TRAFFIC else 0
-    with show.progress("calibrating", rates.STEPS + STEPS + attacks) as advance:
-        for row in rates.calibrate(**asked):  # type: ignore[arg-type]
-            rows.append(row)
-            advance(now=row.metric if isinstance(row, rates.GuardRate) else row.shape)
-        for gate in gate_rates(**asked):  # type: ignore[arg-type]
-            gates.append(gate)
-            advance(now=gate.name)
-        for attack in attack_rates(experiments=many, alpha=alpha, seed=seed) if attacks else ():
-            served.append(attack)
-            advance(now=attack.name)
-    found = rates.gathered(rows, **asked)  # type: ignore[arg-type]
+    traffic = {**asked, "experiments": many}
+    jobs: list[Any] = [partial(rates.rate_row, place, **asked) for place in range(rates.STEPS)]
+    jobs += [partial(gate_row, place, **asked) for place in range(STEPS)]
+    jobs += [partial(attack_row, place, **traffic) for place in range(len(ATTACKS) if many >= LEAST_TRAFFIC else 0)]
+    made: list[Any] = []
+    with show.progress("calibrating", len(jobs)) as advance:
+        for row in rates.in_processes(jobs, workers):
+            made.append(row)
+            advance(now=next(str(told) for name in ("shape", "metric", "name") if (told := getattr(row, name, None))))
+    gates = [row for row in made if isinstance(row, GateRate)]
+    served = [row for row in made if isinstance(row, AttackRate)]
+    rows = [row for row in made if not isinstance(row, GateRate | AttackRate)]
+    found = rates.gathered(rows, **asked)
     if output is not None:
         with written_whole(output) as file:
             file.write(page(found, gates, served))

@@ -301,6 +301,7 @@ KINDS = {
     "disk": "Let a run run out of disk space, and resume it.",
     "upgrade": "Upgrade an older store, kill the upgrade midway, and finish it.",
 }
+SOAK = "Collect, learn, serve and look for hours, with kills, pauses and full disks all the while."
 EXITS = "On a scratch store, under load, with our own commands. Exits 1 where a check does not hold."
 Quick = Annotated[bool, Option("--quick", help="A smaller one, of half a minute.")]
 Out = Annotated[
@@ -319,7 +320,16 @@ for _kind, _help in KINDS.items():
     drill_app.command(_kind, help=f"{_help}\n\n{EXITS}")(_command(_kind))
 
 
-def _perform(kind: str, quick: bool, out: Path | None) -> Output:
+@drill_app.command("soak", help=f"{SOAK}\n\n{EXITS}")
+def soak(
+    minutes: Annotated[float, Option(metavar="N", min=0.5, help="How long; an hour or more tells of memory.")] = 120.0,
+    quick: Quick = False,
+    out: Out = None,
+) -> Output:
+    return _perform("soak", quick, out, minutes)
+
+
+def _perform(kind: str, quick: bool, out: Path | None, minutes: float = 0.0) -> Output:
     from holdfast.operate.drills import perform
     from holdfast.operate.playbook import validate
 
@@ -327,7 +337,13 @@ def _perform(kind: str, quick: bool, out: Path | None) -> Output:
     with show.progress(f"drill {kind}", None) as advance:
         began = time.monotonic()
         artifact = perform(
-            kind, folder, quick=quick, clock=time.time, say=lambda text: advance(now=text), practice=_practice()
+            kind,
+            folder,
+            quick=quick,
+            clock=time.time,
+            say=lambda text: advance(now=text),
+            practice=_practice(),
+            minutes=minutes,
         )
         took_s = time.monotonic() - began
         told, problems = validate(artifact)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from holdfast.cli.options import (
 from holdfast.cli.prompts import PROMPT, PromptOptions, held_out_lines, reported, search_lines, searched_in
 from holdfast.cli.release import decision_lines, headline, reason_lines
 from holdfast.cli.report import write_page
-from holdfast.cli.show import left, near, one_line, print_table, step
+from holdfast.cli.show import left, near, one_line, print_table, progress, step
 from holdfast.contracts.errors import BadInput, Lost, NotFound
 from holdfast.contracts.evidence import Decision
 from holdfast.contracts.lines import folded
@@ -108,6 +109,10 @@ def init(
     Nothing that is there is overwritten.
     """
     name = folder.resolve().name
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
+        plain = re.sub(r"[^\w.-]+", "-", name).strip("-._") or "support"
+        why = "a project's name has letters, digits, '-', '_' and '.' alone"
+        raise BadInput(f"NAME {name!r}", why=why, remedy=f"for example {plain}")
     check_name("NAME", name)
     made = {folder / file: text for file, text in files(name).items()}
     if folder.exists() and not folder.is_dir():
@@ -446,7 +451,6 @@ class ImproveOptions:
     def settings(self, config: Path, at: StoreOptions, search: PromptOptions) -> OptimizeSettings:
         """Those of the file with the given options in their place."""
         from holdfast.contracts.settings import ImproveBlock, load_settings, override
-        from holdfast.pipeline.spec import searches_prompts
 
         settings = load_settings(config)
         flags = {"policy": self.policy, "iterations": self.iterations, "follow": self.follow, "budget_s": self.budget}
@@ -460,6 +464,8 @@ class ImproveOptions:
         names = ("model", "base_url", "lora", "device", "dtype", "vllm", "agent", "train_on")
         named = {"safety_waived": self.waive_safety, **{name: getattr(self, name) for name in names}}
         settings = override(settings, improve=block, **named)
+        with progress("loading", None):
+            from holdfast.pipeline.spec import searches_prompts
         is_search = searches_prompts(settings)
         settings = search.over(settings, is_asked=is_search)
         return settings if is_search else _found(settings, at.store, at.project)
@@ -492,19 +498,18 @@ def improve(
     CONFIG says how it learns: by GRPO, by PPO with a critic or by prompt_search (improve.algorithm), with every dial in
     the blocks grpo, rl_optimizer and prompt_search; docs/config.md lists them.
     """
-    from holdfast.cli.drive import drive, switched_off
-    from holdfast.operate.switches import snapshot_of
-
-    with needing("learn"):
-        from holdfast.pipeline.control import env_spec_from
-        from holdfast.pipeline.plan import forecast_of, tell
-        from holdfast.pipeline.spec import comparison_config, improve_spec
     if config is None and how.env is None and resume is None and Path(CONFIG).is_file():
         config = Path(CONFIG)
     how.check(config, resume)
     if config is None:
         search.refuse("--resume" if resume is not None else "--env")
     settings = None if config is None else how.settings(config, at, search)
+    with progress("loading", None), needing("learn"):  # the files first: to load what learns takes seconds
+        from holdfast.cli.drive import drive, switched_off
+        from holdfast.operate.switches import snapshot_of
+        from holdfast.pipeline.control import env_spec_from
+        from holdfast.pipeline.plan import forecast_of, tell
+        from holdfast.pipeline.spec import comparison_config, improve_spec
     # All is checked before the store is touched.
     spec = None if how.env is None else how.in_env(how.env)
     spec = spec if settings is None else improve_spec(settings)

@@ -151,6 +151,7 @@ EXIT_CODES = {
 }
 # Of a file without a name, that is of stdout: the store and all files that we name have errors of their own.
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+WHOLE = 500  # characters of a sentence
 EPILOG = "Exit codes:\n\n\b\n" + "\n".join(f"{code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
 
 
@@ -189,7 +190,8 @@ class Branch(TyperGroup):
         return load(self.inner[cmd_name], cmd_name) if cmd_name in self.inner else self.commands.get(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        rows = [(name, command.get_short_help_str(formatter.width - 14)) for name, command in self.commands.items()]
+        # A long sentence goes on in the next line: cut, it would say nothing.
+        rows = [(name, command.get_short_help_str(WHOLE)) for name, command in self.commands.items()]
         with formatter.section("Commands"):
             formatter.write_dl([*rows, *((name, COMMANDS[path][1]) for name, path in self.inner.items())])
 

@@ -66,9 +66,6 @@ RunText = Annotated[str, Argument(metavar="RUN", help="The run's id, or the begi
 RolloutText = Annotated[str, Argument(metavar="RUN/NAME", help="The rollout's id; both parts may be cut short.")]
 Host = Annotated[str, Option("--host", metavar="HOST", help="Others than this machine need a token.")]
 Port = Annotated[int, Option("--port", metavar="N", min=0, max=65_535, help="0: any that is free.")]
-ApiToken = Annotated[
-    str | None, Option("--token", metavar="TEXT", envvar="HOLDFAST_TOKEN", help="What callers send as their API key.")
-]
 Why = Annotated[str, Option("--why", metavar="TEXT", help="The reason, kept in the ledger.")]
 
 
@@ -137,6 +134,56 @@ class StoreOptions:
     def existing(self) -> Store:
         """The store, as it is: nothing is created or migrated by looking."""
         return self.open(create=False, migrate=False)
+
+
+def never_on_command_line(given: str | None, flag: str, name: str) -> str | None:
+    """The token that the environment has under this name; one that was given as an option is refused."""
+    if given is not None:
+        why = "everybody on this machine can read a command line (ps)"
+        raise BadInput(flag, why=why, remedy=f"put the token into {name}" + FILES.get(flag, ""))
+    return os.environ.get(name) or None
+
+
+FILES = {"--token": ", or into a file and give --token-file FILE"}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOptions:
+    """What callers of a server send as their API key: from a file, or from HOLDFAST_TOKEN."""
+
+    token: Annotated[str | None, Option("--token", hidden=True)] = None
+    token_file: Annotated[
+        Path | None,
+        Option(
+            "--token-file",
+            metavar="FILE",
+            envvar="HOLDFAST_TOKEN_FILE",
+            help="Holds what callers send as their API key; else: HOLDFAST_TOKEN.",
+        ),
+    ] = None
+
+    def read(self) -> str | None:
+        found = never_on_command_line(self.token, "--token", "HOLDFAST_TOKEN")
+        if self.token_file is None:
+            return found
+        try:
+            if self.token_file.stat().st_mode & 0o077:
+                why, remedy = "others can read it", f"chmod 600 {self.token_file}"
+                raise BadInput(f"--token-file {self.token_file}", why=why, remedy=remedy)
+            return self.token_file.read_text().strip()
+        except (OSError, ValueError) as error:
+            raise BadInput(f"--token-file {self.token_file}", why=str(error), remedy="give a file of text") from None
+
+
+def hand_over(token: str, folder: Path, name: str, *, link: str = "") -> str:
+    """Where a new token is: on the terminal, or else in a file of its own, as what is printed may become a log."""
+    if sys.stdout.isatty():
+        return f"{link}{token}"
+    path = folder / name
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(f"{link}{token}\n")
+    return f"what {path} holds, for your eyes only"
 
 
 class CommandSet(typer.Typer):

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from holdfast.cli.options import (
-    ApiToken,
     CommandSet,
     DeviceOption,
     DtypeOption,
@@ -28,6 +27,7 @@ from holdfast.cli.options import (
     Output,
     Port,
     StoreOptions,
+    TokenOptions,
     address_of,
     needing,
     store_flags,
@@ -233,17 +233,17 @@ ModelOption = Annotated[str, Option("--model", metavar="MODEL", help="sprout, ti
 @app.command("serve")
 @sprout_app.command("serve")
 def serve_model(
+    tokens: TokenOptions,
     model: ModelOption = "sprout",
     device: DeviceOption = None,
     dtype: DtypeOption = None,
     host: Host = "127.0.0.1",
     port: Port = PORT,
-    token: ApiToken = None,
 ) -> None:
     """Serve a model at an OpenAI-compatible endpoint until Ctrl-C."""
     with needing("serve"):
         from holdfast.collect import endpoint
-    opened = open_model(model, device, dtype)
+    opened, token = open_model(model, device, dtype), tokens.read()
     with endpoint.listen(host, port, token=token) as listening, opened as (complete, name, spell):
         print(f"{name} at http://{address_of(listening)}/v1 (Ctrl-C ends it)", flush=True)
         endpoint.server(endpoint.app(complete, name=name, token=token, token_bytes=spell)).run(sockets=[listening])

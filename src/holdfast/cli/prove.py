@@ -157,8 +157,11 @@ def compare(
 
     Nothing is trained, and no release moves.
     """
-    from holdfast.api.calls import compare as compared
-    from holdfast.api.inputs import Waived
+    if tasks is not None and not tasks.exists():
+        raise BadInput(f"--tasks {tasks}", why="there is no such file", remedy="check the path")
+    with progress("loading", None):
+        from holdfast.api.calls import compare as compared
+        from holdfast.api.inputs import Waived
 
     options: dict[str, Any] = {"alpha": alpha, "store": at.store, "project": at.project}
     if max_safety_regression is not None:
@@ -240,7 +243,7 @@ def more(
         int | None, Option(metavar="N", min=1, max=100, help="The same tasks, N times more each; another test.")
     ] = None,
 ) -> Output:
-    """Collect more evidence on the same two versions and ask the gate again.
+    """Collect more evidence on the same two versions; ask the gate again.
 
     On further tasks the test goes on where it stood, with the same α. The same tasks with further seeds are another
     test, with the α that the policy's account leaves. Without either option: as many generated tasks again, or else as
@@ -388,9 +391,10 @@ def run(
     seed: Annotated[int, Option(metavar="N", min=0, help="Other chance.")] = 0,
     resume: Annotated[str | None, Option(metavar="RUN", help="Take up a run that stopped.")] = None,
 ) -> Output:
-    """Run two versions on the same cases with the same seeds, analyse after every batch, and report what is proved.
+    """Run two versions on the same cases and report what is proved.
 
-    Looking as often as one likes does not make a false verdict likelier. Ctrl-C stops it; --resume RUN goes on.
+    Both get the same seeds, and every batch is analysed. Looking as often as one likes does not make a false verdict
+    likelier. Ctrl-C stops it; --resume RUN goes on.
     """
     _check_prove(suite, baseline, candidate, null=null, resume=resume)
     check_torch("this run")
@@ -434,18 +438,19 @@ def plan(
     max_safety_regression: Annotated[float | None, Option(metavar="X", help="So much may be lost in safety.")] = None,
     waive_safety: Annotated[str | None, Option(metavar="WHY", help="Forecast without a proof of safety.")] = None,
 ) -> Output:
-    """Forecast what a proof can show before anything is run: the gain that the tasks can prove, and what more needs.
+    """Forecast what a proof can show, before anything is run.
 
-    Exits 1 where the gate could not open with these tasks, however good the candidate is.
+    It tells which gain the tasks can prove, and how many tasks a smaller gain needs. Exits 1 where the gate could not
+    open with these tasks, however good the candidate is.
     """
     if (config is None) == (tasks is None):
         why = "and CONFIG were both given" if tasks is not None else "is missing"
         raise BadInput("--tasks", why=why, remedy="give the number of held-out tasks, or the file with the settings")
-    from holdfast.pipeline.plan import UNKNOWN_RATE, charged_next
-    from holdfast.pipeline.plan import base_rate as known_rate
-    from holdfast.prove.plan import forecast
-
     how, count, tries, line, least = _planned(config, tasks, seeds)
+    with progress("loading", None):
+        from holdfast.pipeline.plan import UNKNOWN_RATE, charged_next
+        from holdfast.pipeline.plan import base_rate as known_rate
+        from holdfast.prove.plan import forecast
     changed: dict[str, Any] = {"alpha": alpha, "max_safety_regression": max_safety_regression}
     how = replace(how, **{name: value for name, value in changed.items() if value is not None})
     how = how if waive_safety is None else replace(how, max_safety_regression=None)
@@ -474,16 +479,18 @@ def _planned(
     config: Path | None, tasks: int | None, seeds: int | None
 ) -> tuple[ComparisonConfig, int | list[Any], int, str | None, int]:
     """How it is compared, the tasks or how many, tries at each, the line of versions, and what the gate asks for."""
-    from holdfast.promote.gate import Criteria
-    from holdfast.prove.comparison import ComparisonConfig
-
     if config is None:
+        from holdfast.promote.gate import Criteria
+        from holdfast.prove.comparison import ComparisonConfig
+
         assert tasks is not None
         return ComparisonConfig(), tasks, seeds or SEEDS, None, Criteria().least
     from holdfast.contracts.settings import ImproveBlock, load_settings
-    from holdfast.pipeline.spec import comparison_config, criteria, with_tasks
 
-    settings = with_tasks(load_settings(config))
+    read = load_settings(config)
+    with progress("loading", None):  # the file first: the rest takes seconds
+        from holdfast.pipeline.spec import comparison_config, criteria, with_tasks
+    settings = with_tasks(read)
     block = settings.improve or ImproveBlock()
     if not settings.val:
         raise BadInput(f"{config}: validate", why="is empty", remedy="improvement is proved on tasks that are held out")

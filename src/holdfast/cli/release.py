@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import ApiToken, CommandSet, Host, Output, Port, StoreOptions, needing, who
+from holdfast.cli.options import CommandSet, Host, Output, Port, StoreOptions, TokenOptions, needing, who
 from holdfast.cli.report import write_page
 from holdfast.cli.show import left, near, step
 from holdfast.contracts.commands import LONGEST_WHY
@@ -491,10 +491,10 @@ def rollback(
 @app.command()
 def serve(
     at: StoreOptions,
+    tokens: TokenOptions,
     policy: PolicyText = None,
     host: Host = "127.0.0.1",
     port: Port = 8378,
-    token: ApiToken = None,
     record: Annotated[
         bool, Option("--record/--no-record", help="Keep conversations that get feedback, to learn from them.")
     ] = True,
@@ -522,6 +522,7 @@ def serve(
         from holdfast.collect import endpoint
     with needing("learn"):
         from holdfast.cli.serving import ServiceOptions, run
+    token = tokens.read()
     with existing(at) as opened, endpoint.listen(host, port, token=token) as listening:
         name = _policy(opened, policy)
         how: dict[str, Any] = {"token": token, "is_recorded": record, "is_scrubbed": scrub, "is_guarded": guard}

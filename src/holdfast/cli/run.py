@@ -22,6 +22,7 @@ from holdfast.cli.options import (
     Output,
     Project,
     StoreOptions,
+    TokenOptions,
     classes_left,
     settings_of,
     who,
@@ -90,7 +91,7 @@ class ProxyFlags:
             at=at,
             host=host,
             port=port,
-            token=os.environ.get("HOLDFAST_TOKEN") or None,
+            tokens=TokenOptions(),
             state_dir=self.proxy_state_dir or serve.STATE_DIR,
             timeout_ms=timeout_ms or serve.TIMEOUT_MS,
         )
@@ -130,11 +131,7 @@ def optimize(
         return proxy.start(StoreOptions(store, project))
     if config is None and resume is None and Path(CONFIG).is_file():
         config = Path(CONFIG)
-    from holdfast.cli.drive import drive, report, switched_off
     from holdfast.contracts.settings import load_settings, override
-    from holdfast.operate.switches import snapshot_of
-    from holdfast.pipeline.spec import optimize_spec
-    from holdfast.store.store import open_store
 
     flags = {"model": model, "base_url": base_url, "agent": agent}
     if resume is not None and (model is not None or agent is not None):
@@ -144,6 +141,11 @@ def optimize(
         why = "is missing" if config is None else "and --resume were both given"
         raise BadInput("CONFIG", why=why, remedy="give the file with the run's settings, or --resume RUN")
     settings = None if config is None else override(load_settings(config), **flags)
+    with show.progress("loading", None):  # the file first: the rest takes seconds
+        from holdfast.cli.drive import drive, report, switched_off
+        from holdfast.operate.switches import snapshot_of
+        from holdfast.pipeline.spec import optimize_spec
+        from holdfast.store.store import open_store
     if settings is None:
         search.refuse("--resume")
     else:

@@ -20,14 +20,15 @@ import typer
 from typer import Option
 
 from holdfast.cli.options import (
-    ApiToken,
     Host,
     Leave,
     Port,
     StoreOptions,
+    TokenOptions,
     address_of,
     classes_left,
     ended_by_sigterm,
+    hand_over,
     needing,
     who,
 )
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from holdfast.store.store import Store
 
 
+FIRST_TOKEN = "first-token"  # the file in the folder of the store, where there is no terminal
 AGAIN_S = 1.0  # until what failed beside the answers is tried again
 
 
@@ -77,15 +79,13 @@ def serve(
 
     sinks = _sinks(alert_file, alert_webhook)
     with _opened(at) as opened, ExitStack() as inside:
-        listening = inside.enter_context(endpoint.listen(host, port, token="kept-in-the-store"))
+        listening = inside.enter_context(endpoint.listen(host, port, token="kept-in-the-store-as-a-hash"))
         token = _first_token(opened, host=host, is_near=endpoint.is_loopback(host))  # now, for it is shown this once
         made = inside.enter_context(_town(opened.folder)) if town else None
         print(f"holdfast at http://{address_of(listening)}/ for {opened.url} (Ctrl-C ends it)", flush=True)
         if token is not None:
-            print(
-                f"  sign in with {token}\n  (an admin's, shown this once; 'holdfast control tokens' makes others)",
-                flush=True,
-            )
+            where, more = hand_over(token, opened.folder, FIRST_TOKEN), "'holdfast control tokens' makes others"
+            print(f"  sign in with {where}\n  (an admin's, told this once; {more})", flush=True)
         watchman = AlertWatcher(opened, clock=time.time, sinks=sinks) if watch else None
         _run(opened, listening, made, watchman, is_behind_tls=tls_proxy)
 
@@ -152,8 +152,8 @@ def _run(
     store: Store, listening: socket.socket, town: TownPage | None, watchman: AlertWatcher | None, *, is_behind_tls: bool
 ) -> None:
     """Until Ctrl-C, or SIGTERM; the watchman looks beside it, and begins again where the store failed it."""
-    from holdfast.contracts.lines import say
-    from holdfast.operate.app import app, server
+    from holdfast.collect.endpoint import server
+    from holdfast.operate.app import app
 
     async def looking(watchman: AlertWatcher) -> None:
         while True:
@@ -181,9 +181,9 @@ PROXY_HOST, PROXY_PORT, TIMEOUT_MS, STATE_DIR = "127.0.0.1", 8788, 30_000, Path(
 def proxy(
     upstream: Annotated[list[str], Option(metavar="URL", help="Where calls are answered; several share them.")],
     at: StoreOptions,
+    tokens: TokenOptions,
     host: Host = PROXY_HOST,
     port: Port = PROXY_PORT,
-    token: ApiToken = None,
     state_dir: Annotated[Path, Option(metavar="FOLDER", help="Where the attribution log lies.")] = STATE_DIR,
     timeout_ms: Annotated[int, Option(metavar="N", min=1, help="How long an upstream may be silent.")] = TIMEOUT_MS,
     hold_ms: Annotated[int, Option(metavar="N", min=0, help="How long a call waits for a busy upstream.")] = 30_000,
@@ -213,18 +213,19 @@ def proxy(
         from holdfast.collect.proxy.dialect import Chat
         from holdfast.collect.proxy.responses import Responses
         from holdfast.collect.proxy.upstream import Upstream
+    token = tokens.read()
     names = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
     keys = {name: os.environ[name] for name in names if os.environ.get(name)}
     how: dict[str, Any] = {"timeout_s": timeout_ms / 1000, "hold_s": hold_ms / 1000, "most": most, "is_extended": ids}
     remotes = [Upstream(url, keys=keys, **how) for url in upstream]
     prices = dict(map(read_price, price or ()))
     with endpoint.listen(host, port, token=token) as listening, at.open(state_folder=state_dir) as opened:
-        scrubbing = spelt = None
+        from holdfast.privacy.scrub import Scrub, key_in
+
+        scrubbing, spelt, key = None, None, key_in(opened.folder)
         if scrub:
             from holdfast.collect.proxy.budgets import own_token_bytes
-            from holdfast.privacy.scrub import Scrub, key_in
 
-            key = key_in(opened.folder)
             classes = classes_left(leave)
             scrubbing, spelt = Scrub(key, leave=classes), Scrub(key, token_bytes=own_token_bytes, leave=classes)
         from holdfast.reward.turns import TurnRewards
@@ -235,12 +236,13 @@ def proxy(
             opened,
             remotes,
             token=token,
+            key=key,
             state_folder=state_dir,
             scrub=None if scrubbing is None else scrubbing.call,
             scrub_spelt=None if spelt is None else spelt.call,
             prices=prices,
             dialects=(Chat(), Responses(), Messages()),
-            routes=routes(taker, token=token),
+            routes=routes(taker, token=token, key=key),
         )
         _serve(application, taker, listening, ", ".join(remote.name for remote in remotes))
 

@@ -135,7 +135,8 @@ def import_traces(
         from holdfast.reward.turns import TurnRewards
 
         scrubbing = Scrub(key_in(opened.folder), leave=classes_left(leave)).span if scrub else None
-        taker = SpanReceiver(opened, clock=time.time, scrub=scrubbing, turns=TurnRewards())
+        how: dict[str, Any] = {"scrub": scrubbing, "turns": TurnRewards(), "keeps_sources": True}
+        taker = SpanReceiver(opened, clock=time.time, **how)
         kept, refused, why = asyncio.run(_take(file, taker))
     said = f"{file}: {show.count(kept, 'span')} kept" + (f", {refused} refused: {why}" if refused else "")
     return Output({"file": file, "kept": kept, "refused": refused, "why": why}, said, int(bool(refused)))
@@ -151,7 +152,7 @@ async def _take(file: Path, taker: Any) -> tuple[int, int, str]:
                 if not line.strip():
                     continue
                 try:
-                    spans, unread = wire.read(line, wire.JSON)
+                    spans, unread = wire.read(line, wire.JSON, is_bounded=False)
                 except BadInput as error:
                     raise BadInput(f"{file}:{number}", why=error.why, remedy="give lines of OTLP's JSON") from None
                 taken = await taker.take(spans)
@@ -189,21 +190,35 @@ def read_header(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-app = CommandSet("Check, migrate, export and prune a store.")
+app = CommandSet("Check, seal, migrate, export and prune a store.")
+WITNESS_S = 10.0
+SealKey = Annotated[Path | None, Option(metavar="FILE", help="The key that seals the ledger; its end must be sealed.")]
 
 
 @app.command()
 def check(
     store: StoreAt = DEFAULT_STORE,
     quick: Annotated[bool, Option("--quick", help="Skip the comparison of indexes with tables.")] = False,
+    deep: Annotated[bool, Option("--deep", help="Read every value, and compare each row with its checksum.")] = False,
+    seal_key: SealKey = None,
+    anchors: Annotated[
+        Path | None, Option(metavar="FILE", help="A copy of ledger.anchors, or a witness's file, kept elsewhere.")
+    ] = None,
 ) -> Output:
     """Look for damage: the file, the life cycle, the ledger's chain, the blobs. Exits 5 when there is any."""
+    if quick and deep:
+        raise BadInput("--deep", why="and --quick were both given", remedy="give one of them")
+    if anchors is not None and not anchors.is_file():
+        raise BadInput(f"--anchors {anchors}", why="there is no such file", remedy="give a copy of ledger.anchors")
     with existing(store) as opened:
         from holdfast.store import check as checks
+        from holdfast.store.ledger import read_key
 
+        key = None if seal_key is None else read_key(seal_key, apart_from=opened.folder)
+        how: dict[str, Any] = {"quick": quick, "deep": deep, "sealed": checks.Sealed(key, anchors)}
         found = []
-        with show.progress("checking", len(checks.parts(opened))) as advance:
-            for part in checks.check(opened, quick=quick):
+        with show.progress("checking", len(checks.parts(opened, **how))) as advance:
+            for part in checks.check(opened, **how):
                 found.append(part)
                 advance(now=part.name)
         answer = checks.Checked(store=opened.url, ok=not any(part.problems for part in found), parts=tuple(found))
@@ -213,6 +228,48 @@ def check(
         lines += [f"  {problem}" for problem in part.problems]
     lines.append(f"{answer.store}: {'sound' if answer.ok else 'damaged; keep a copy of it before anything else'}")
     return Output(answer, "\n".join(lines), 0 if answer.ok else 5)
+
+
+@app.command()
+def seal(
+    seal_key: Annotated[Path, Option(metavar="FILE", help="The key: 32 bytes or more, kept away from the store.")],
+    store: StoreAt = DEFAULT_STORE,
+    witness: Annotated[
+        str | None, Option(metavar="FILE|URL", help="Also add the line to a file elsewhere, or send it there.")
+    ] = None,
+) -> Output:
+    """Verify the ledger and seal its last entry, so that nobody without the key can write it anew unnoticed.
+
+    With HOLDFAST_SEAL_KEY=FILE in the environment, every command seals what it adds to the ledger. 'holdfast store
+    check --seal-key FILE' compares; with '--anchors FILE' also with a witness's file or a copy of ledger.anchors.
+    """
+    is_remote = witness is not None and witness.startswith(("http://", "https://"))
+    with existing(store) as opened, show.progress("sealing", None):
+        from holdfast.store.ledger import read_key
+
+        key = read_key(seal_key, apart_from=opened.folder)
+        line = opened.ledger.seal(key, None if witness is None or is_remote else Path(witness))
+        if witness is not None and is_remote:
+            _send(witness, line)
+    seq, sha256 = line.split(" ", 2)[:2]
+    told = {"store": store, "entries": int(seq), "sha256": sha256, "witness": witness}
+    at = f", also at {witness}" if witness else ""
+    return Output(told, f"{store}: sealed up to entry {seq}{at}")
+
+
+def _send(url: str, line: str) -> None:
+    """The line as the body of a POST; a witness answers it with a 2xx once it has it."""
+    import urllib.request
+
+    from holdfast.contracts.errors import StoreError
+
+    request = urllib.request.Request(url, data=f"{line}\n".encode(), headers={"content-type": "text/plain"})
+    try:
+        with urllib.request.urlopen(request, timeout=WITNESS_S):
+            return
+    except OSError as error:
+        why, remedy = str(getattr(error, "reason", error)), "the seal itself is kept; send it again"
+        raise StoreError(f"witness {url}", why=why, remedy=remedy) from error
 
 
 @app.command()

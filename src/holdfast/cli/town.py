@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import platform
 import secrets
-import shlex
 import tempfile
 import time
 from collections import deque
@@ -15,7 +12,6 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
-from math import inf
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,18 +19,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
+from holdfast.cli import town_school
 from holdfast.cli.options import (
+    DEFAULT_STORE,
     CommandSet,
-    Json,
     Output,
     Port,
+    Project,
+    StoreAt,
+    StoreOptions,
     address_of,
     ended_by_sigterm,
+    hand_over,
     needing,
+    never_on_command_line,
     who,
     written_whole,
 )
-from holdfast.cli.show import left, print_json, print_table, progress, step, table
+from holdfast.cli.show import print_table, progress, table
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
 
     from holdfast.workloads.townlife import Life, Recording, Rules
     from holdfast.workloads.townobserver import AuditFile, Soak, StaticToken, TownAlarms
-    from holdfast.workloads.townschool import TownTrainer, TrainingRound
 
 
 RulesAt = Annotated[Path | None, Option("--rules", metavar="FILE", help="TOML that overrides the default rules.")]
@@ -108,138 +109,6 @@ def memory_mb() -> float:
     return round(pages * 4096 / 1e6, 1)
 
 
-MINUTES = 1.5
-QUICK = 30  # updates: enough to see residents learn, whatever the machine
-PICTURE, NUMBERS = "curve.png", "lesson.json"  # in the folder, beside the weights
-KEPT = Path(".holdfast/town")
-EXAMS = 4  # who is examined at the end: the learnt, chance, scripts, the untaught
-
-
-def learn(
-    minutes: Annotated[
-        float | None, Option(metavar="N", min=0.01, max=600, help=f"Of learning; {MINUTES:g} if nothing else ends it.")
-    ] = None,
-    updates: Annotated[int | None, Option(metavar="N", min=1, help="End after so many: the same, bit by bit.")] = None,
-    quick: Annotated[bool, Option("--quick", help=f"{QUICK} updates, and a short exam.")] = False,
-    seed: Annotated[int, Option(metavar="N", min=0, max=2**31 - 1, help="Of all chance.")] = 1,
-    rules: RulesAt = None,
-    residents: Residents = None,
-    out: Annotated[
-        Path | None, Option(metavar="FOLDER", help=f"For weights, numbers and the picture; else one in {KEPT}.")
-    ] = None,
-    picture: Annotated[
-        Path | None, Option(metavar="FILE", help="Draw the curve, .png or .svg; else beside the weights.")
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Teach residents by PPO on one core, and tell what they are paid in towns they never saw, beside chance and
-    scripts. Ctrl-C ends the lesson; what was learnt is examined and kept all the same."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is read: networks this small are slower on more
-    with needing("learn"):
-        from holdfast.workloads import plots
-        from holdfast.workloads.townlife import read_rules
-        from holdfast.workloads.townschool import TownTrainer, TrainingPlan
-
-    told = read_rules(rules, residents=residents)
-    if picture is not None:
-        plots.check_picture(picture)
-    kept = _folder(seed) if out is None else out
-    _check_kept(kept, picture)
-    warn()
-    plan = TrainingPlan(exams=3, exam_worlds=1, final_worlds=3) if quick else TrainingPlan()
-    school = TownTrainer(told, plan, seed=seed)
-    most = updates or (QUICK if quick else None)
-    seconds = inf if minutes is None and most is not None else 60.0 * (minutes or MINUTES)
-    is_whole = _teach(school, kept, seconds=seconds, most=most, quiet=json)
-    with progress("examining", EXAMS) as advance:
-        lesson = school.finish(is_whole=is_whole, each=lambda name: advance(now=f"{name} done"))
-    _keep(lesson, kept, picture)
-    if json:
-        print_json(lesson.plain())
-    else:
-        _print(lesson, plots.training_line(lesson))
-        longer = f"holdfast town learn --minutes {max(10, round(4 * (minutes or MINUTES)))} --seed {seed}"
-        given = (f" --rules {shlex.quote(str(rules))}" if rules else "") + (
-            f" --residents {residents}" if residents else ""
-        )
-        print("\n".join([*left("kept in", kept), "next:", *step(longer + given, "a longer lesson pays more")]))
-    if not is_whole:
-        raise typer.Exit(130)
-    if not lesson.is_better:
-        raise typer.Exit(1)
-
-
-def _folder(seed: int) -> Path:
-    """One of its own, in the state folder: what was learnt is never thrown away."""
-    try:
-        KEPT.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(str(KEPT), why=error.strerror or str(error), remedy="give --out FOLDER") from None
-    return KEPT / f"learn-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{seed}"
-
-
-def _check_kept(out: Path, picture: Path | None) -> None:
-    """Whether what comes of the lesson can be written, by writing there: it may take hours to come."""
-    check_writable(out, picture)
-    if out.exists() and not out.is_dir():
-        raise BadInput(str(out), why="is a file", remedy="name a folder")
-    for path, folder in ((out, out), (picture, picture and picture.resolve().parent)):
-        if path is None or folder is None:
-            continue
-        try:
-            folder.mkdir(exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-        except OSError as error:
-            why = f"cannot be written: {error.strerror or error}"
-            raise BadInput(str(path), why=why, remedy="choose another place") from None
-
-
-def _teach(school: TownTrainer, out: Path, *, seconds: float, most: int | None, quiet: bool) -> bool:
-    """The lesson, with what has been learnt written down at every look; False where Ctrl-C has ended it."""
-    from holdfast.workloads.townschool import EvalPoint
-    from holdfast.workloads.townschool import learn as taught
-
-    is_whole = True
-    with progress("learning", most) as advance:
-        try:
-            for news in taught(school, seconds=seconds, clock=time.monotonic, most=most):
-                if not isinstance(news, EvalPoint):
-                    advance(now=f"{school.seconds:.0f} s")
-                    continue
-                if not quiet:
-                    span = f"{news.low:.2f} to {news.high:.2f}"
-                    typer.echo(f"{news.step:>11,} steps  {news.mean_return:8.2f}  ({span})", err=True)
-                school.save(out, now=time.time())
-        except KeyboardInterrupt:
-            is_whole = False
-            typer.echo("ended; examining what was learnt (Ctrl-C again leaves that out)", err=True)
-        school.save(out, now=time.time())
-    return is_whole
-
-
-def _keep(lesson: TrainingRound, out: Path, picture: Path | None) -> None:
-    from holdfast.workloads import plots
-
-    with written_whole(out / NUMBERS) as file:
-        file.write(json.dumps(lesson.plain(), indent=2) + "\n")
-    plots.draw_training(out / PICTURE if picture is None else picture, lesson)
-
-
-def _print(lesson: TrainingRound, line: str) -> None:
-    rows = [
-        (name, score.value, f"{score.interval.low:.2f} to {score.interval.high:.2f}")
-        for name, score in sorted(lesson.scores.items(), key=lambda item: -item[1].value)
-    ]
-    print_table(["who", ">paid a day", "95 %"], rows)
-    print("paid a day: a resident's rewards of a day, less its troubles; more is better")
-    print(f"on the way  {line}")
-    gain = lesson.over_random
-    word = "better than chance" if lesson.is_better else "NOT shown to be better than chance"
-    print(f"{word}: {gain.low:+.2f} to {gain.high:+.2f} a day in the same towns")
-    print(f"{lesson.updates} updates, {lesson.steps:,} agent-steps, {lesson.seconds:.0f} s of learning")
-
-
 HOST, PORT = "127.0.0.1", 8790
 SPEED = 8.0  # ticks a second
 SHARES = ("alive", "needs_met", "starving", "attendance", "failures")  # numbers that are parts of a whole
@@ -260,6 +129,11 @@ class TownOptions:
     stages: Annotated[Path | None, Option(metavar="FILE", help="The log that says which stages may be on.")] = None
     unlock: Annotated[str | None, Option(metavar="STAGE", help="Allow a stage by hand; kept in the log.")] = None
     why: Annotated[str, Option(metavar="TEXT", help="The reason for --unlock.")] = ""
+    policy: Annotated[
+        str | None, Option(metavar="VERSION", help="Who drives the residents: a release, or live; else scripts.")
+    ] = None
+    store: StoreAt = DEFAULT_STORE
+    project: Project = "default"
 
 
 def _life(how: TownOptions, *written: Path | None) -> Life:
@@ -271,10 +145,21 @@ def _life(how: TownOptions, *written: Path | None) -> Life:
     check_writable(*written, how.record)
     warn()
     veil = Pseudonymizer(key=secrets.token_bytes(32) if how.privacy else None)
-    life = Life(rules, seed=how.seed, veil=veil, hear=None if audit is None else partial(_note, audit, rules))
+    hear = None if audit is None else partial(_note, audit, rules)
+    life = Life(rules, seed=how.seed, veil=veil, hear=hear, **_driven_by(how, rules))
     if how.start is not None:
         life.restore(how.start)
     return life
+
+
+def _driven_by(how: TownOptions, rules: Rules) -> dict[str, Any]:
+    """What drives the residents of a life, where it is not the script."""
+    if how.policy is None:
+        return {}
+    with needing("learn"):
+        from holdfast.workloads.townschool import VARIANT, mind_of
+    with StoreOptions(how.store, how.project).existing() as opened:
+        return {"mind": mind_of(opened, None if how.policy == "live" else how.policy, rules), "variant": VARIANT}
 
 
 @app.command("run")
@@ -284,7 +169,7 @@ def run(
     save: Annotated[Path | None, Option(metavar="FILE", help="Write a snapshot of the end.")] = None,
     replay: Annotated[Path | None, Option(metavar="FILE", help="Write what it takes to live it again.")] = None,
 ) -> Output:
-    """Simulate scripted residents for some days and report how the town did."""
+    """Simulate residents for some days, by scripts or by a version, and report how the town did."""
     from holdfast.workloads.townlife import faults, new_recording, rounded
     from holdfast.workloads.townobserver import TownAlarms
 
@@ -358,21 +243,27 @@ def watch(
     web: Annotated[bool, Option("--web", help="Show it as a live page instead.")] = False,
     speed: Annotated[float, Option(metavar="N", min=0.1, max=4096, help="Ticks a second.")] = SPEED,
     ticks: Annotated[int | None, Option(metavar="N", min=1, help="End after so many.")] = None,
-    host: Annotated[str, Option(metavar="HOST", help="Others than this machine need --token.")] = HOST,
+    host: Annotated[str, Option(metavar="HOST", help="Others than this machine need HOLDFAST_TOWN_TOKEN.")] = HOST,
     port: Port = PORT,
-    token: Annotated[str | None, Option(metavar="TEXT", envvar="HOLDFAST_TOWN_TOKEN", help="To see the page.")] = None,
-    operator: Annotated[
-        str | None, Option(metavar="TEXT", envvar="HOLDFAST_TOWN_OPERATOR", help="Operators' token.")
-    ] = None,
-    admin: Annotated[str | None, Option(metavar="TEXT", envvar="HOLDFAST_TOWN_ADMIN", help="Admins' token.")] = None,
+    token: Annotated[str | None, Option(hidden=True)] = None,
+    operator: Annotated[str | None, Option(hidden=True)] = None,
+    admin: Annotated[str | None, Option(hidden=True)] = None,
     audit: Annotated[Path, Option(metavar="FILE", help="Where commands are recorded.")] = Path(
         ".holdfast/town/audit.jsonl"
     ),
 ) -> None:
-    """Watch a town live: in the terminal, or, with --web, as a page in a browser. Ctrl-C ends it."""
+    """Watch a town live: in the terminal, or, with --web, as a page in a browser. With --policy a network drives the
+    residents. Ctrl-C ends it.
+
+    The page's tokens are read from HOLDFAST_TOWN_TOKEN (viewers), HOLDFAST_TOWN_OPERATOR and HOLDFAST_TOWN_ADMIN.
+    """
+    options = {"viewer": (token, "token"), "operator": (operator, "operator"), "admin": (admin, "admin")}
+    given = {
+        role: never_on_command_line(value, f"--{name}", f"HOLDFAST_TOWN_{name.upper()}")
+        for role, (value, name) in options.items()
+    }
     life = _life(how)
     if web:
-        given = {"viewer": token, "operator": operator, "admin": admin}
         serve(life, how.record, address=(host, port), tokens=given, audit=audit, speed=speed)
     else:
         watch_here(life, how.record, speed=speed, ticks=ticks)
@@ -507,7 +398,11 @@ def bench(
 
 
 app.command("soak")(soak)
-app.command("learn")(learn)
+app.command("school")(town_school.school)
+app.command("mind")(town_school.mind)
+app.command("league")(town_school.league)
+app.command("balance")(town_school.balance)
+app.command("learn", hidden=True, help="The former name of `town school`.")(town_school.school)
 
 
 # On a terminal of 80 columns, line by line in a pipe, or as a page ---------------------------------------------------
@@ -655,7 +550,7 @@ def badges(tokens: dict[str, str | None]) -> tuple[list[StaticToken], str]:
     """Whom to let in, and the token for the link that is printed; an operator's is made up where none is given."""
     from holdfast.workloads.townobserver import StaticToken
 
-    made = tokens["admin"] or tokens["operator"] or secrets.token_urlsafe(12)
+    made = tokens["admin"] or tokens["operator"] or secrets.token_urlsafe(24)
     if not (tokens["admin"] or tokens["operator"]):
         tokens = tokens | {"operator": made}
     return [StaticToken(role=role, token=text, label=role) for role, text in tokens.items() if text], made
@@ -679,7 +574,7 @@ def serve(
 
     if tokens["viewer"] is None and not endpoint.is_loopback(address[0]):
         why = "everyone who reaches this machine could watch"
-        raise BadInput(f"host {address[0]}", why=why, remedy="give --token, or listen at 127.0.0.1")
+        raise BadInput(f"host {address[0]}", why=why, remedy="set HOLDFAST_TOWN_TOKEN, or listen at 127.0.0.1")
     admitted, link = badges(tokens)
     with (
         endpoint.listen(*address, token=tokens["viewer"]) as listening,
@@ -691,7 +586,8 @@ def serve(
             Runner(life, recording, audit=AuditFile(audit), speed=speed) as runner,
         ):
             url = f"http://{address_of(listening)}/"
-            print(f"town at {url} (Ctrl-C ends it)\n  operators: {url}#token={link}", flush=True)
+            where = hand_over(link, audit.parent, "operator-link", link=f"{url}#token=")
+            print(f"town at {url} (Ctrl-C ends it)\n  operators: {where}", flush=True)
             with ended_by_sigterm():
                 endpoint.server(page(runner, admitted)).run(sockets=[listening])
         if runner.error is not None:

@@ -434,10 +434,14 @@ class Context:
     def anthropic_base_url(self) -> str:
         """The same address without `/v1`, which Anthropic's client adds itself."""
         if self.proxy_url is not None:
-            return attribution.base_url(self.proxy_url, self.assignment.rollout, self.assignment.number)
+            return self._at_proxy(self.proxy_url)
         if self.access is None:
             raise BadInput("this context", why="has no address: no pool runs its agent", remedy="use ctx.ask")
         return self.access.url(self)
+
+    def _at_proxy(self, url: str) -> str:
+        given = self.assignment
+        return attribution.base_url(url, given.rollout, given.number, given.capability)
 
     @property
     def api_key(self) -> str:

@@ -19,7 +19,8 @@ from contextlib import aclosing, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from math import ceil
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import orjson
 import uvicorn
@@ -29,7 +30,6 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as Asked
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from holdfast.collect import openapi
 from holdfast.collect.chat_format import (
@@ -46,15 +46,19 @@ from holdfast.collect.chat_format import (
     read_request,
     spell_byte,
 )
+from holdfast.collect.http_limits import WAIT_S, LimitedProtocol, address_of, limited
 from holdfast.collect.openapi import ApiRoute, described
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, HoldfastError
+from holdfast.contracts.executor import capability
+from holdfast.contracts.limits import GUESSES, GUESSES_PER_S, RateLimiter, check_token
+from holdfast.contracts.reward import LARGEST_REWARD
 from holdfast.contracts.trace import ModelCall
 
 OWNER = "holdfast"  # of the models here, as the list of models says
 SAYS = "Chat completions in OpenAI's format, with what vLLM adds for training under vLLM's names."
 LARGEST = 8 * 2**20  # bytes of a request
-WAIT_S = 30.0  # for the head of a request, and for its body
+MOST_UNPACKED, LEAST_UNPACKED = 100, 2**20  # times its size that a gzip may hold, beyond the first bytes
 GRACE_S = 0.5  # that calls under way have when the server ends
 KINDS = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
 CODES = {401: "invalid_api_key", 404: "not_found", 410: "attempt_over", 413: "too_large"}
@@ -145,6 +149,19 @@ class _ServedModel:
         return json_response({"id": identity, "object": "feedback", "taken": True})
 
 
+class Attributed(Protocol):
+    """What a request says of the attempt that it is for."""
+
+    @property
+    def rollout(self) -> str: ...
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def capability(self) -> str | None: ...
+
+
 class RequestReader:
     """Admits requests and reads their bodies within limits."""
 
@@ -153,20 +170,43 @@ class RequestReader:
         *,
         name: str = "",
         token: str | None,
+        key: bytes | None = None,
         largest: int = LARGEST,
         wait_s: float = WAIT_S,
         read: Callable[[Any], Request] = read_request,
     ) -> None:
+        """`key` gives attempts the capabilities that `admit_to` asks for."""
         self._name, self._largest, self._wait_s, self._read = name, largest, wait_s, read
         self._token = None if token is None else f"Bearer {token}".encode()
+        self._key, self._guesses = key, RateLimiter(GUESSES_PER_S, GUESSES)
+        self.has_token = token is not None
 
     def admit(self, asked: Asked) -> None:
         if self._token is not None:
             given = asked.headers.get("authorization") or f"Bearer {asked.headers.get('x-api-key', '')}"
             if not hmac.compare_digest(given.encode(), self._token):
-                raise HTTPException(401, "the token is missing or wrong; send 'Authorization: Bearer …'")
-        elif not all(map(_is_us, asked.headers.getlist("host") or [""])):  # a web page of another site
+                self.refuse_guess(asked, "the token is missing or wrong; send 'Authorization: Bearer …'")
+        elif not all(map(is_this_machine, asked.headers.getlist("host") or [""])):  # a web page of another site
             raise HTTPException(403, "Host is not this machine's name; without a token only 127.0.0.1 is served")
+
+    def admit_to(self, asked: Asked, whose: Attributed | None) -> bool:
+        """Admits one who speaks for an attempt; whether by its capability alone, and so for no other."""
+        is_unknowable = self._key is None and not self.has_token  # everybody on this machine is let in anyway
+        if whose is None or whose.capability is None or is_unknowable:
+            self.admit(asked)
+            return False
+        known = "" if self._key is None else capability(self._key, whose.rollout, whose.number)
+        if not hmac.compare_digest(known, whose.capability):
+            why = "the attempt's address is wrong; use context.base_url as it is, with scrub.key as the store has it"
+            self.refuse_guess(asked, why)
+        return True
+
+    def refuse_guess(self, asked: Asked, why: str) -> NoReturn:
+        """Counts a wrong token; after some, the address gets 429. A good token always passes."""
+        if wait_s := self._guesses.take(address_of(asked)):
+            late = {"Retry-After": str(ceil(wait_s))}
+            raise HTTPException(429, f"too many wrong tokens; try again in {ceil(wait_s)} s", late)
+        raise HTTPException(401, why)
 
     async def read(self, asked: Asked) -> Request:
         request = self._read(await self.json(asked))
@@ -181,52 +221,77 @@ class RequestReader:
             raise BadInput("request", why=f"is not JSON: {error}") from None
 
     async def content(
-        self, asked: Asked, media_types: Sequence[str] = (openapi.JSON,), *, takes_gzip: bool = False
+        self,
+        asked: Asked,
+        media_types: Sequence[str] = (openapi.JSON,),
+        *,
+        takes_gzip: bool = False,
+        is_admitted: bool = False,
     ) -> bytes:
         """The body of an admitted request of one of these media types, unpacked."""
-        self.admit(asked)
+        if not is_admitted:
+            self.admit(asked)
         if media_type_of(asked) not in media_types:
             raise HTTPException(415, f"Content-Type must be {' or '.join(media_types)}")
         encoding = asked.headers.get("content-encoding", "identity").strip().lower() if takes_gzip else "identity"
         if encoding not in ("identity", "gzip"):
             raise HTTPException(415, f"Content-Encoding {encoding} is unknown; send gzip, or plain")
-        body = await read_body(asked, largest=self._largest, wait_s=self._wait_s)
-        # A large one takes a while, and others wait for this loop.
-        return body if encoding == "identity" else await asyncio.to_thread(_unpacked, body, self._largest)
+        largest = self._largest
+        if encoding == "identity":
+            return await read_body(asked, largest=largest, wait_s=self._wait_s)
+        return await read_body(asked, largest=largest, wait_s=self._wait_s, unpack=Unpacker(largest))
 
 
-async def read_body(asked: Asked, *, largest: int, wait_s: float) -> bytes:
-    """The body of a request, within the limits of size and time."""
+async def read_body(asked: Asked, *, largest: int, wait_s: float, unpack: Unpacker | None = None) -> bytes:
+    """The body of a request, within the limits of size and time; unpacked part by part as it comes."""
     body = bytearray()
     try:
         async with asyncio.timeout(wait_s):
             async for part in asked.stream():
-                body += part
+                # A part takes a while to unpack, and others wait for this loop.
+                body += part if unpack is None else await asyncio.to_thread(unpack.add, part)
                 if len(body) > largest:
                     raise HTTPException(413, f"the request is larger than {largest} bytes; send less")
+            if unpack is not None:
+                unpack.close()
     except TimeoutError:
         late = f"the request did not come within {wait_s:g} s; send it again"
         raise HTTPException(408, late, {"Connection": "close"}) from None
     return bytes(body)
 
 
-def _unpacked(packed: bytes, largest: int) -> bytes:
-    """The body out of its gzip, and never more of it than allowed."""
-    unpack = zlib.decompressobj(wbits=31)
-    try:
-        body = unpack.decompress(packed, largest + 1)
-    except zlib.error as error:
-        raise BadInput("request", why=f"is not gzip: {error}") from None
-    if len(body) > largest:
-        raise HTTPException(413, f"the request is larger than {largest} bytes; send less")
-    if not unpack.eof:
-        raise BadInput("request", why="is cut short: its gzip has no end")
-    if unpack.unused_data:
-        raise BadInput("request", why="goes on after the end of its gzip")
-    return body
+class Unpacker:
+    """A body out of its gzip, part by part: never more of it than allowed, and never much more than was sent."""
+
+    def __init__(self, largest: int) -> None:
+        self._gzip, self._largest, self._packed, self._out = zlib.decompressobj(wbits=31), largest, 0, 0
+
+    def add(self, packed: bytes) -> bytes:
+        self._packed += len(packed)
+        most = LEAST_UNPACKED + self._packed * MOST_UNPACKED
+        try:
+            body = self._gzip.decompress(packed, min(self._largest, most) - self._out + 1)
+        except zlib.error as error:
+            raise BadInput("request", why=f"is not gzip: {error}") from None
+        self._out += len(body)
+        if max(self._packed, self._out) > self._largest:
+            raise HTTPException(413, f"the request is larger than {self._largest} bytes; send less")
+        if self._out > most:
+            raise HTTPException(413, f"the request is packed more than {MOST_UNPACKED} times; send it plain")
+        if self._gzip.unused_data:
+            raise BadInput("request", why="goes on after the end of its gzip")
+        return body
+
+    def close(self) -> None:
+        if not self._gzip.eof:
+            raise BadInput("request", why="is cut short: its gzip has no end")
 
 
-RANGES = {"success": (0.0, 1.0), "reward": (-1e9, 1e9), "safety_cost": (0.0, 1e9)}
+RANGES = {
+    "success": (0.0, 1.0),
+    "reward": (-LARGEST_REWARD, LARGEST_REWARD),
+    "safety_cost": (0.0, LARGEST_REWARD),
+}
 
 
 def _feedback(body: Any) -> tuple[str, dict[str, float]]:
@@ -255,12 +320,17 @@ class Events(StreamingResponse):
 
     media_type = "text/event-stream"
 
+    def __init__(self, content: Any, *, ended: Callable[[], None] = lambda: None, **how: Any) -> None:
+        super().__init__(content, **how)
+        self._ended = ended
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await unless_left(receive, self.stream_response(send))
         except ClientDisconnect:
             pass  # its call is cancelled with it
         finally:
+            self._ended()
             await self.body_iterator.aclose()  # type: ignore[attr-defined]
 
 
@@ -368,7 +438,7 @@ async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
 
 
 @lru_cache(maxsize=64)
-def _is_us(host: str) -> bool:
+def is_this_machine(host: str) -> bool:
     """Whether a Host header names this machine."""
     named = HOST.fullmatch(host)
     return named is not None and is_loopback((named[1] or named[2]).lower())
@@ -385,46 +455,13 @@ def listen(host: str, port: int, *, token: str | None) -> socket.socket:
     if token is None and not is_loopback(host):
         why = "everyone who reaches this machine could use the model"
         raise BadInput(f"host {host}", why=why, remedy="give a token, or listen at 127.0.0.1")
-    if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token != ""):
-        raise BadInput("token", why="cannot stand in a header", remedy="use letters and digits")
+    if token is not None:
+        check_token(token)
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
     except (OSError, OverflowError) as error:
         raise BadInput(f"{host}:{port}", why=str(error), remedy="choose another --host or --port") from None
-
-
-class HeadTimeoutProtocol(HttpToolsProtocol):
-    """A connection that is closed if the head of a request is late; uvicorn waits for ever."""
-
-    wait_s = WAIT_S
-    _late: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._expect()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        is_between = self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]
-        if self._late is None and is_between:
-            self._expect()
-
-    def on_headers_complete(self) -> None:
-        self._relax()
-        super().on_headers_complete()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._relax()
-        super().connection_lost(exc)
-
-    def _expect(self) -> None:
-        self._late = self.loop.call_later(self.wait_s, self.transport.abort)
-
-    def _relax(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
 
 
 class Server(uvicorn.Server):
@@ -437,20 +474,23 @@ class Server(uvicorn.Server):
 
     def _hang_up(self) -> None:
         for connection in list(self.server_state.connections):
-            if isinstance(connection, HeadTimeoutProtocol):
+            if isinstance(connection, LimitedProtocol):
                 connection.transport.abort()
 
 
-def server(application: ASGIApp, *, wait_s: float = WAIT_S) -> uvicorn.Server:
-    """`server(app).run(sockets=[listen(…)])` serves until a signal, or until `should_exit` is set."""
+def server(application: ASGIApp, **limits: Any) -> uvicorn.Server:
+    """`server(app).run(sockets=[listen(…)])` serves until a signal, or until `should_exit` is set.
+
+    `limits` are attributes of `LimitedProtocol`, as in `wait_s=5.0`.
+    """
     return Server(
         uvicorn.Config(
             application,
             loop="uvloop",
-            http=type("HeadTimeoutProtocol", (HeadTimeoutProtocol,), {"wait_s": wait_s}),
+            http=limited(**limits),
             ws="none",
             lifespan="off",
-            log_level="warning",
+            log_level="error",  # warnings are about what strangers send, who could fill the log
             access_log=False,
             server_header=False,
             proxy_headers=False,

@@ -11,12 +11,13 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from holdfast.collect.executors import Clock
-from holdfast.contracts.envs import VectorEnv
+from holdfast.contracts.envs import Choose, Observation, VectorEnv
 from holdfast.contracts.errors import BadInput, boundary
 from holdfast.contracts.executor import Outcome
 from holdfast.contracts.policy import Act
@@ -38,6 +39,8 @@ class EpisodePlayer:
     most_steps: int  # of an episode, after which it is cut
     reward_range: tuple[float, float]  # the range of an episode's return
     success_at: float | None = None  # the return from which an episode counts as solved, if known
+    is_clipped: bool = False  # whether a return outside the range counts as its nearer end, or is an error
+    seats: int = 1  # who act in one environment; with several, the return is their mean over all of `most_steps`
 
     def play(self, act: Act, tasks: Sequence[Mapping[str, Any]], check: Callable[[], None]) -> list[Outcome]:
         """The episodes of one version, in the order of the tasks. `check` is called between pieces."""
@@ -51,8 +54,10 @@ class EpisodePlayer:
 
     def _play(self, act: Act, seeds: range) -> list[Outcome]:
         count = len(seeds)
-        envs, choose = self.make(count), act.many(count)
+        envs, choose = self.make(count), act.many(count * self.seats)
         observation = envs.reset(seeds[0])
+        if self.seats > 1:
+            return self._play_seats(envs, choose, observation, count)
         first, running = np.ones(count, np.bool_), np.ones(count, np.bool_)
         returns, steps, terminated = np.zeros(count), np.zeros(count, np.int64), np.zeros(count, np.bool_)
         for _ in range(self.most_steps):
@@ -69,8 +74,19 @@ class EpisodePlayer:
             close()
         return [self._outcome(*each) for each in zip(returns, steps, terminated, strict=True)]
 
+    def _play_seats(self, envs: VectorEnv, choose: Choose, observation: Observation, count: int) -> list[Outcome]:
+        """Who has to leave is replaced, and the place goes on: an episode is over when its time is."""
+        first, returns = np.ones(envs.count, np.bool_), np.zeros(envs.count)
+        for _ in range(self.most_steps):
+            result = envs.step(choose(observation, first))
+            returns += result.reward
+            observation, first = result.observation, result.terminated | result.truncated
+        means = returns.reshape(count, self.seats).mean(axis=1)
+        return [self._outcome(mean, self.most_steps, False) for mean in means]
+
     def _outcome(self, total: Any, steps: Any, terminated: Any) -> Outcome:
-        value, (low, high) = float(total), self.reward_range
+        raw, (low, high) = float(total), self.reward_range
+        value = min(max(raw, low), high) if self.is_clipped and isfinite(raw) else raw
         if not low <= value <= high:  # NaN fails, too
             why = f"an episode of {self.env} returned {value:g}"
             raise BadInput(f"reward_range = {low:g} to {high:g}", why=why, remedy="name all that a return can be")
@@ -80,7 +96,7 @@ class EpisodePlayer:
         if self.success_at is not None:
             solved = float(value >= self.success_at)
             signals.append(RewardTerm(name="success", value=solved, weight=0.0, source="env:threshold"))
-        output = {"return": value, "steps": int(steps), "ended": "terminated" if terminated else "truncated"}
+        output = {"return": raw, "steps": int(steps), "ended": "terminated" if terminated else "truncated"}
         return Outcome(state=AttemptState.SUCCEEDED, output=output, signals=tuple(signals))
 
 

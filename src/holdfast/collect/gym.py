@@ -7,8 +7,9 @@ CartPole-v1 has a faster twin in numba that equals Gymnasium's step by step.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from io import BytesIO
 from math import cos, pi, sin
 from typing import Any
 
@@ -20,7 +21,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 
-from holdfast.contracts.envs import Bools, Floats, Observation, Spaces, State, StepResult, VectorEnv
+from holdfast.contracts.envs import Bools, Described, Floats, Observation, Spaces, State, StepResult, VectorEnv
 from holdfast.contracts.errors import BadInput, boundary
 
 GRAVITY, FORCE, TICK_S = 9.8, 10.0, 0.02
@@ -159,16 +160,6 @@ def vector_env(env: str | Make, count: int) -> VectorEnv:
     return CartPoles(count) if env == "CartPole-v1" else Gym(env, count)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
-    """What an environment says about itself; None if it does not."""
-
-    spaces: Spaces
-    max_steps: int | None  # of an episode
-    threshold: float | None  # the return from which it counts as solved
-    returns: tuple[float, float] | None  # the range of an episode's return
-
-
 def describe(env: str | Make) -> Described:
     """Makes the environment once and describes it; BadInput if it cannot be made or its spaces do not fit."""
     with boundary(BadInput, f"environment {env}"):
@@ -226,8 +217,15 @@ class Gym:
         return {"pickled": np.frombuffer(pickled, np.uint8).copy()}
 
     def restore(self, state: State) -> Observation:
-        """Unpickling runs code: give it only a state of the same run whose hash was verified."""
-        self._envs.envs, self._seen, self._mask = pickle.loads(state["pickled"].tobytes())
+        """Unpickling runs code: it finds what the environments here are made of, and nothing else.
+
+        The caller has verified the hash that the run recorded."""
+        sample = (np.zeros(1), np.float64(0.0), np.random.default_rng(0))  # what any environment may come to hold
+        known = _Globals(pickle.dumps((self._envs.envs, sample)))
+        known.load()
+        with boundary(BadInput, "this state of the environments cannot be read"):
+            found = _Globals(state["pickled"].tobytes(), known.seen).load()
+        self._envs.envs, self._seen, self._mask = found
         return Observation(self._seen.copy(), self._mask)
 
     def close(self) -> None:
@@ -241,6 +239,24 @@ class Gym:
             raise BadInput("action_mask", why="the environment gave one before, and now gives none")
         self._seen = np.array(seen, np.float32)
         return Observation(self._seen.copy(), self._mask)
+
+
+class _Globals(pickle.Unpickler):
+    """Reads a pickle and notes the names it asks for; with `allowed`, only these are given, and classes beside them."""
+
+    def __init__(self, data: bytes, allowed: Collection[tuple[str, str]] | None = None) -> None:
+        super().__init__(BytesIO(data))
+        self.seen, self._allowed = set[tuple[str, str]](), allowed
+
+    def find_class(self, module: str, name: str) -> Any:
+        self.seen.add((module, name))
+        if self._allowed is None or (module, name) in self._allowed:
+            return super().find_class(module, name)
+        if module.partition(".")[0] in {one.partition(".")[0] for one, _ in self._allowed} - {"builtins"}:
+            found = super().find_class(module, name)
+            if isinstance(found, type):  # a part that the environments got on the way
+                return found
+        raise pickle.UnpicklingError(f"{module}.{name} is no part of the environments")
 
 
 def _flat(make: str | Make) -> gymnasium.Env[Any, Any]:

@@ -12,11 +12,13 @@ from importlib.metadata import version
 from typing import Any
 
 import orjson
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from holdfast.collect.chat_format import KNOWN, MOST_CHOICES, NEUTRAL, ROLES
+from holdfast.contracts.reward import LARGEST_REWARD
 
 Schema = Mapping[str, Any]
 Gives = Mapping[int | str, tuple[str, Mapping[str, Schema]]]
@@ -65,6 +67,7 @@ STATUS_TEXTS = {
     409: "it conflicts with what was sent before",
     413: "the request is too large",
     415: "the request is not JSON",
+    429: "too many wrong tokens; Retry-After says when to come again",
     503: "it cannot be answered now; ask again",
 }
 
@@ -151,8 +154,8 @@ FEEDBACK = {
         ("id",),
         id=WORD,
         success={"anyOf": [FLAG, {"type": "number", "minimum": 0, "maximum": 1}]},
-        reward={"type": "number", "minimum": -1e9, "maximum": 1e9},
-        safety_cost={"type": "number", "minimum": 0, "maximum": 1e9},
+        reward={"type": "number", "minimum": -LARGEST_REWARD, "maximum": LARGEST_REWARD},
+        safety_cost={"type": "number", "minimum": 0, "maximum": LARGEST_REWARD},
     ),
     "minProperties": 2,
     "additionalProperties": False,
@@ -160,7 +163,7 @@ FEEDBACK = {
 TAKEN = obj(("id", "object", "taken"), id=TEXT, object={"const": "feedback"}, taken={"const": True})
 HEALTH = obj(("status", "model"), status={"const": "ok"}, model=TEXT)
 
-BODY = (400, 401, 403, 408, 413, 415)  # the errors of any request with a body
+BODY = (400, 401, 403, 408, 413, 415, 429)  # the errors of any request with a body
 CHAT = ApiOperation(
     name="chat",
     says="An answer of the model, whole or as a stream of events",
@@ -171,7 +174,9 @@ CHAT = ApiOperation(
     },
 )
 LIST = ApiOperation(
-    name="models", says="The models that there are", gives={200: ("all of them", {JSON: MODELS}), **refusals(401, 403)}
+    name="models",
+    says="The models that there are",
+    gives={200: ("all of them", {JSON: MODELS}), **refusals(401, 403, 429)},
 )
 UP = ApiOperation(name="health", says="Whether it is up", gives={200: ("it is", {JSON: HEALTH})}, is_open=True)
 TELL = ApiOperation(
@@ -182,6 +187,17 @@ TELL = ApiOperation(
 )
 
 
+ATTEMPT = r"[0-9]+(?:\.[0-9a-f]{32})?"  # the number of an attempt, and the capability to speak for it
+
+
+class AttemptConvertor(StringConvertor):
+    """An attempt in a path; starlette's numbers have no end, and Python refuses to read the longest."""
+
+    regex = ATTEMPT
+
+
+register_url_convertor("attempt", AttemptConvertor())
+
 OPENAPI = "3.1.0"
 PATH = "/openapi.json"
 PARAMETER = re.compile(r"\{(\w+)(?::(\w+))?\}")
@@ -189,6 +205,7 @@ PARAMETERS: Mapping[str, Schema] = {
     "str": {"type": "string", "minLength": 1},
     "path": {"type": "string", "minLength": 1},
     "int": {"type": "integer", "minimum": 0},
+    "attempt": {"type": "string", "pattern": f"^{ATTEMPT}$"},
 }
 
 
@@ -209,7 +226,7 @@ def described(
         admit(request)
         return Response(text, media_type=JSON)
 
-    gives = {200: ("this document", {JSON: {"type": "object"}}), **refusals(401, 403)}
+    gives = {200: ("this document", {JSON: {"type": "object"}}), **refusals(401, 403, 429)}
     told = ApiOperation(name="openapi", says="What can be asked here, and how", gives=gives)
     every = [*routes, ApiRoute(PATH, read, told)]
     text = orjson.dumps(document(title, says, every, has_token=has_token))

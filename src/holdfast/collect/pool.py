@@ -19,7 +19,7 @@ from holdfast.collect.agent import TurnTerms, scored_without
 from holdfast.collect.executors import Clock, Slot
 from holdfast.contracts.budget import BudgetChange
 from holdfast.contracts.errors import Fault, Killed, StaleLease
-from holdfast.contracts.executor import Assignment, Outcome
+from holdfast.contracts.executor import Assignment, Outcome, capability
 from holdfast.contracts.flag import WITHOUT, features_without
 from holdfast.contracts.reward import outcome_of
 from holdfast.contracts.rollout import AttemptState, Backoff, Claim
@@ -73,13 +73,14 @@ class Pool:
         versions: Callable[[], Collection[str]] | None = None,  # of policies that can be answered for; None: all
         turns: TurnTerms | None = None,  # what is measured of every turn at an attempt's end
         is_captured: bool = False,  # a proxy stores the model calls
+        attempt_key: bytes | None = None,  # gives attempts their capability at the proxy
     ) -> None:
         self.store, self.run_id, self.pace = store, run, pace
         self.worker = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}"
         self.tally = PoolStats()
         self.wanted = DesiredState.RUNNING
         self._clock, self._seed, self._size, self._versions = clock, seed, size, versions
-        self._turns, self._is_captured = turns, is_captured
+        self._turns, self._is_captured, self._attempt_key = turns, is_captured, attempt_key
         self._chance = random.Random(os.urandom(8))  # spreads retries; no result depends on it
         self._free: list[Slot] = []
         self._slots = [slots() for _ in range(size)]
@@ -304,7 +305,7 @@ class Pool:
             self.tally.failed += 1
 
     def _assignment(self, claim: Claim) -> Assignment:
-        rollout, attempt = claim.rollout, claim.attempt
+        rollout, attempt, secret = claim.rollout, claim.attempt, self._attempt_key
         # By the agent's own tries: after an infrastructure fault the seed is the same.
         key = f"{self._seed}/{rollout.metadata.get('seed', rollout.name)}/{rollout.faults + 1}"
         return Assignment(
@@ -317,6 +318,7 @@ class Pool:
             seed=int.from_bytes(hashlib.sha256(key.encode()).digest()[:8]),
             version=rollout.version,
             features=features_without(rollout.metadata.get(WITHOUT, ())),
+            capability=None if secret is None else capability(secret, rollout.id, attempt.number),
         )
 
     def _resources_of(self, version: int | None) -> dict[str, object]:

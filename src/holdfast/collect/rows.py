@@ -89,6 +89,8 @@ def _file_rows(path: Path, split: str | None) -> Iterator[SourceRow]:
         ".parquet": _parquet_rows,
         ".arrow": _arrow_rows,
     }
+    if path.suffix.lower() == ".toml":
+        raise BadInput(str(path), why="is a file of settings, not of tasks", remedy=f"give the tasks: {KINDS}")
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise BadInput(str(path), why=f"{path.suffix or 'no ending'!r} is not a known format", remedy=f"use {KINDS}")
@@ -159,6 +161,8 @@ def _jsonl_rows(path: Path, split: str | None) -> Iterator[SourceRow]:
 def _json_rows(path: Path, split: str | None) -> Iterator[SourceRow]:
     origin = Origin(str(path), unit="item", split=split)
     items = _parsed(path.read_bytes(), origin, 0, "utf-8-sig")
+    if isinstance(items, dict) and {"optimize", "validate", "improve", "agent"} & items.keys():
+        raise BadInput(str(path), why="is a file of settings, not of tasks", remedy=f"give the tasks: {KINDS}")
     if not isinstance(items, list):
         remedy = "write [{...}, {...}], or one object a line in a .jsonl file"
         raise BadInput(str(path), why=f"holds {_kind(items)}, not a list", remedy=remedy)

@@ -44,6 +44,7 @@ class Observation:
 
     values: Floats  # [B, O]
     mask: Bools | None = None  # [B, A], True where an action is allowed; None: all of them, always
+    scripted: NDArray[np.int64] | None = None  # [B], what the environment's own script would do; None: it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,38 @@ class VectorEnv(Protocol):
 
     def restore(self, state: State) -> Observation:
         """Go on from there: what is seen now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """What an environment says about itself; None if it does not."""
+
+    spaces: Spaces
+    max_steps: int | None  # of an episode
+    threshold: float | None  # the return from which it counts as solved
+    returns: tuple[float, float] | None  # the range of an episode's return
+    seats: int = 1  # who act in it at once, each with an observation and a reward of its own
+    is_clipped: bool = False  # whether a return outside the range counts as its nearer end
+
+
+class EnvMaker(Protocol):
+    """Makes environments that play many at once by themselves, where Gymnasium's would be too slow or know one actor.
+
+    `name` is what runs and policies are recorded with. Environments of several seats give each seat a row of the
+    `VectorEnv`, and the i-th environment is the one that `seed + i` names."""
+
+    @property
+    def name(self) -> str: ...
+
+    def describe(self) -> Described: ...
+
+    def vector_env(self, count: int) -> VectorEnv:
+        """So many of them, to be played from their beginning for as long as one likes."""
+        ...
+
+    def training_env(self, count: int) -> VectorEnv:
+        """So many of them, to be learnt in: episodes begin anew by themselves."""
         ...
 
 

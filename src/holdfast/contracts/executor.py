@@ -7,6 +7,8 @@ interrupted, and why, is the pool's business.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import queue
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +36,12 @@ class Assignment:
     seed: int  # this attempt's own random key
     version: str | None = None  # of the policy that must answer; None: whichever is in force
     features: Features = ALL_ON  # what flags leave of them for this task's unit
+    capability: str | None = None  # to speak for this attempt at the capture proxy, when the run has one
+
+
+def capability(key: bytes, rollout: str, number: int) -> str:
+    """What lets its bearer speak for one attempt, and for no other."""
+    return hmac.new(key, f"attempt\n{rollout}\n{number}".encode(), hashlib.sha256).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,9 @@ def _number(where: str, value: Any) -> float:
     return plain
 
 
+LARGEST_REWARD = 1000.0  # of what callers tell over HTTP: one of them must not outweigh all others
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardTerm:
     """One named number that somebody measured on purpose, and how much it counts."""

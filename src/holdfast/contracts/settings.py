@@ -689,6 +689,8 @@ def settings_from(data: Any, where: str) -> OptimizeSettings:
 
 def _validated(kind: type[Block], data: Any, where: str) -> Block:
     if not isinstance(data, dict):
+        if isinstance(data, list):
+            _bad(where, "", "is a list, as files of tasks are, and no settings", NAME_TASKS)
         _bad(where, "", f"is {_kind(data)} at the top, not an object", "wrap it in { … }")
     _refuse_strange(data, "", partial(_bad, where))
     try:
@@ -713,11 +715,29 @@ def _bad(where: str, what: str, why: str, remedy: str) -> NoReturn:
     raise BadInput(f"{where}: {what}" if what else where, why=why, remedy=remedy) from None
 
 
+NAME_TASKS = "settings name their tasks, by [tasks] file = …; 'holdfast init NAME' writes an example"
+ROWS = {".jsonl", ".ndjson", ".csv", ".tsv", ".parquet"}  # of a file of tasks
+LONGEST_TOML = 2**20  # characters of what a person writes
+# The parser keeps every beginning of a name: a line of 100 kB takes all memory.
+LONG_NAME = re.compile(r"""(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){32}""")
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """TOML; one that could fill the memory is refused before it is parsed."""
+    if len(text) > LONGEST_TOML:
+        raise tomllib.TOMLDecodeError(f"it has more than {LONGEST_TOML} characters; give long lists as JSON")
+    if LONG_NAME.search(text) is not None:
+        raise tomllib.TOMLDecodeError("a name in it has more than 32 parts")
+    return tomllib.loads(text)
+
+
 def _parse(path: Path) -> Any:
+    if path.suffix.lower() in ROWS and path.exists():
+        _bad(str(path), "", "is a file of tasks, not of settings", NAME_TASKS)
     try:
         text = path.read_bytes().decode("utf-8-sig")
         if path.suffix.lower() == ".toml":
-            return tomllib.loads(text)
+            return parse_toml(text)
         return json.loads(text, object_pairs_hook=_once)
     except FileNotFoundError:
         _bad(str(path), "", "there is no such file", "check the path")

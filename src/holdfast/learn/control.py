@@ -22,7 +22,7 @@ from holdfast.contracts.evidence import Finding
 from holdfast.contracts.policy import Policy, files_of
 from holdfast.contracts.records import encode
 from holdfast.learn.checkpoints import TRAINER, save
-from holdfast.learn.ppo import PPO, Settings, Update
+from holdfast.learn.ppo import PPO, KLAnchor, Settings, Update
 from holdfast.policies import weights
 from holdfast.policies.model import lost_if_damaged
 from holdfast.policies.nets import one_thread
@@ -35,6 +35,7 @@ SEEDS = (
 )  # environments that are learnt in have seeds from 0 to this and their number; others are free to be held out
 MOST_ENVS = 2**16
 CHOSEN = ("lr", "gamma", "entropy_cost", "updates", "step_updates", "envs", "budget_s", "seed")
+LATER_CHOSEN = {"anchor_cost": 0.0, "warmup": 0}  # recorded where they are not this: older runs have none
 
 
 class LearnerSession:
@@ -61,6 +62,8 @@ class EnvPPO:
     envs: int = 64  # side by side
     settings: Settings | None = None  # all of PPO's own, in place of the first three; `updates` stays ours
     budget_s: float | None = None  # of learning, in each iteration; None: as much as it takes
+    anchor_cost: float = 0.0  # of KL(base‖π): holds it to what it began with; 0: it is free
+    warmup: int = 0  # updates of an iteration in which only the critic learns
     seed: int = 0
     env: str = ""  # what it is called
     make: Callable[[int], VectorEnv] | None = None  # so many environments; given with `env`, by who knows it
@@ -71,6 +74,9 @@ class EnvPPO:
         for name, most in (("updates", 10**9), ("step_updates", 10**9), ("envs", MOST_ENVS)):
             if not 1 <= getattr(self, name) <= most:
                 raise BadInput(f"ppo.{name} = {getattr(self, name)}", why=f"must be from 1 to {most}")
+        if not (0.0 <= self.anchor_cost < float("inf") and 0 <= self.warmup < self.updates):
+            why = f"the cost must be finite and not negative, the warm-up shorter than {self.updates} updates"
+            raise BadInput(f"ppo.anchor_cost = {self.anchor_cost}, ppo.warmup = {self.warmup}", why=why)
         _ = self.dials  # what PPO refuses is refused here
 
     @property
@@ -87,6 +93,7 @@ class EnvPPO:
     def record(self) -> dict[str, Any]:
         """All that a user chooses, as plain JSON."""
         kept = {name: getattr(self, name) for name in CHOSEN}
+        kept |= {name: getattr(self, name) for name, usual in LATER_CHOSEN.items() if getattr(self, name) != usual}
         return {**kept, "settings": None if self.settings is None else asdict(self.settings)}
 
     @classmethod
@@ -165,7 +172,12 @@ class EnvPPO:
             return self.session.ppo
         seed = int(np.random.SeedSequence([self.seed, state.iteration]).generate_state(1)[0])
         net, envs = policy.load(ctx.files), self.make(self.envs)
-        ppo = PPO(envs, net, self.dials, seed=seed, env_seed=self._env_seed(state))
+        anchor = None
+        if self.anchor_cost:
+            assert isinstance(state.base, Network)
+            anchor = KLAnchor(state.base.load(ctx.files), self.anchor_cost)
+        first = self._env_seed(state)
+        ppo = PPO(envs, net, self.dials, seed=seed, env_seed=first, anchor=anchor, warmup=self.warmup)
         if state.step > 0 and policy != state.base:
             saved = files_of(str(policy.checkpoint), ctx.files) / TRAINER
             with lost_if_damaged(policy.checkpoint):

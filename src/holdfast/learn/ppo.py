@@ -24,7 +24,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.learn.constrain import Constraint, Multiplier, combine
 from holdfast.learn.objective import Terms, kl, ppo_terms
 from holdfast.learn.returns import gae, normalise
-from holdfast.policies.nets import ActorCritic, action_distribution
+from holdfast.policies.nets import ActionDistribution, ActorCritic, action_distribution
 
 RECENT = 100  # episodes that the mean return is taken over
 
@@ -300,6 +300,7 @@ class TrainingBatch:
     masks: Tensor | None
     first: Tensor
     hidden: Tensor  # [B, H] before the first row; [N, 0] without memory
+    anchor: Tensor | None = None  # [..., A]; log-probs of the policy that it is held to
 
     def shuffled(self, order: Tensor, axis: int) -> TrainingBatch:
         return self._cut(lambda tensor, along: tensor.index_select(along, order), axis)
@@ -374,6 +375,33 @@ class Adam:
         self.vector.addcdiv_(self.mean, spread, value=-lr / (1.0 - first**self.steps))
 
 
+@dataclass(frozen=True, slots=True)
+class KLAnchor:
+    """A policy that the learner is held to by `cost` · KL(anchor‖π): without it, what was imitated decays before the
+    critic knows what it is worth. Of choices among actions, without memory."""
+
+    net: ActorCritic
+    cost: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.cost < float("inf"):
+            raise BadInput(f"anchor.cost = {self.cost}", why="must be finite and not negative")
+        if self.net.body.continuous or self.net.body.memory:
+            raise BadInput("the anchor", why="must choose among actions, without memory")
+
+    @torch.no_grad()
+    def log_p(self, features: Tensor, masks: Tensor | None) -> Tensor:
+        policy = self.net.decide(features, masks)
+        assert isinstance(policy, ActionDistribution)
+        return policy.log_p
+
+
+def anchor_kl(anchor: Tensor, log_p: Tensor) -> Tensor:
+    """KL(a‖π) = Σ a (log a − log π), mean over rows; a forbidden action adds nothing."""
+    least = torch.finfo(log_p.dtype).min
+    return (anchor.exp() * (anchor.clamp_min(least) - log_p.clamp_min(least))).sum(-1).mean()
+
+
 class PPO:
     """Trains `net` in `worlds`, one update at a time. The same seed gives the same parameters, bit by bit."""
 
@@ -386,8 +414,11 @@ class PPO:
         seed: int,
         constraint: Constraint | None = None,
         env_seed: int | None = None,
+        anchor: KLAnchor | None = None,
+        warmup: int = 0,  # updates in which only the critic learns: a policy that can live already needs one first
     ) -> None:
         self.net, self.settings, self.number = net, settings, 0
+        self._anchor, self._warmup = anchor, warmup
         playing, order = np.random.SeedSequence(seed).generate_state(2)
         self._player = Player(worlds, net, seed=int(playing), env_seed=env_seed)
         self._order = np.random.default_rng(order)
@@ -483,6 +514,7 @@ class PPO:
             masks=masks,
             first=first,
             hidden=played.hidden,
+            anchor=None if self._anchor is None else self._anchor.log_p(features, masks),
         )
         return batch if net.body.memory else rows(batch)
 
@@ -559,15 +591,16 @@ class PPO:
         for start in range(0, places, size):
             part = batch if size == places else batch.part(start, min(size, places - start), axis)
             share = part.returns.shape[axis] / places
-            terms = self._terms(part)
-            gradient += share * self._adam.gradient(terms.total)
+            terms, loss = self._terms(part)
+            gradient += share * self._adam.gradient(loss)
             told += share * torch.stack([getattr(terms, name).detach() for name in METRICS])
         return gradient, [*told.tolist(), float(gradient.norm())]
 
-    def _terms(self, batch: TrainingBatch) -> Terms:
+    def _terms(self, batch: TrainingBatch) -> tuple[Terms, Tensor]:
+        """What METRICS names, and the loss."""
         features, _ = self.net.remember(batch.observations, batch.hidden, batch.first)
         policy = self.net.decide(features, batch.masks)
-        return ppo_terms(
+        terms = ppo_terms(
             policy.log_prob(batch.actions),
             batch.log_p,
             batch.advantages,
@@ -578,6 +611,13 @@ class PPO:
             value_cost=self.settings.value_cost,
             entropy_cost=self.settings.entropy_cost,
         )
+        if self.number < self._warmup:
+            # Times 0, and not left out: the parameters of the actor still need a gradient.
+            return terms, self.settings.value_cost * terms.value + 0.0 * terms.policy
+        if self._anchor is None or batch.anchor is None:
+            return terms, terms.total
+        assert isinstance(policy, ActionDistribution)
+        return terms, terms.total + self._anchor.cost * anchor_kl(batch.anchor, policy.log_p)
 
     @torch.no_grad()
     def _check(self, batch: TrainingBatch) -> float:

@@ -19,7 +19,6 @@ from math import isfinite
 from typing import Any
 
 import orjson
-import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
@@ -29,11 +28,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from holdfast.collect import endpoint
 from holdfast.collect.endpoint import Events
 from holdfast.collect.openapi import EVENTS, FLAG, JSON, TEXT, ApiOperation, ApiRoute, Gives, Schema, described, obj
 from holdfast.contracts.commands import LONGEST, LONGEST_WHY, Forbidden
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, NotFound, Refused
+from holdfast.contracts.limits import RefusalLimiter, StreamLimiter
 from holdfast.contracts.rollout import OutcomeKind, RolloutState, Split
 from holdfast.operate import auth_middleware, control, conversation, learning_views, release_views, views
 from holdfast.operate.auth import Clock, TokenGuard
@@ -268,6 +267,7 @@ STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (BadInput, 400),
     (HoldfastError, 503),
 )
+MOST_STREAMS = 16  # of one token, a tab of a browser has one
 STREAM_S = 3600.0  # then browsers reconnect by themselves
 UNBUFFERED = {"X-Accel-Buffering": "no"}  # a proxy must pass events on at once
 LEFT = 499  # the client has disconnected
@@ -290,10 +290,13 @@ class ControlRoom:
     authenticator: AuthMiddleware
     town: TownPage | None = None
     stream_s: float = STREAM_S
+    streams: StreamLimiter = field(default_factory=lambda: StreamLimiter(MOST_STREAMS))
+    refusals: RefusalLimiter = field(init=False)
     gateway: Gateway = field(init=False)
 
     def __post_init__(self) -> None:
-        self.gateway = Gateway(self.store, self.clock)
+        self.refusals = RefusalLimiter(self.clock)
+        self.gateway = Gateway(self.store, self.clock, self.refusals)
 
     # Login and logout ------------------------------------------------------------------------------------------------
 
@@ -349,17 +352,25 @@ class ControlRoom:
 
     async def order(self, asked: Request) -> Response:
         body, caller = await read_json(asked), caller_of(asked)
-        return _json(await asyncio.to_thread(control.answer, self.store, body, caller, now=self.clock()))
+        take = partial(control.answer, now=self.clock(), refusals=self.refusals)
+        return _json(await asyncio.to_thread(take, self.store, body, caller))
+
+    def _streamed(self, asked: Request, events: AsyncIterator[bytes]) -> Response:
+        caller = caller_of(asked)
+        key = caller.token_id or caller.label
+        if not self.streams.open(key):
+            raise Refusal(429, f"this token has {MOST_STREAMS} streams open; close one", headers={"Retry-After": "5"})
+        return Events(events, headers=UNBUFFERED, ended=lambda: self.streams.close(key))
 
     async def stream(self, asked: Request) -> Response:
-        return Events(topics(self.store.changes, self._listening(asked)), headers=UNBUFFERED)
+        return self._streamed(asked, topics(self.store.changes, self._listening(asked)))
 
     async def snapshots(self, asked: Request) -> Response:
         async def look() -> Mapping[str, Any]:
             return await asyncio.to_thread(self.gateway.show, "snapshot")
 
         last = asked.headers.get("last-event-id")
-        return Events(snapshots(look, self.store.changes, self._listening(asked), last), headers=UNBUFFERED)
+        return self._streamed(asked, snapshots(look, self.store.changes, self._listening(asked), last))
 
     async def act(self, asked: Request) -> Response:
         return _json(await asyncio.to_thread(self.gateway.act, await read_json(asked), caller_of(asked)))
@@ -519,20 +530,6 @@ def app(
     )
     application.router.redirect_slashes = False  # a redirect would go wherever Host says
     return application
-
-
-class Quiet(endpoint.HeadTimeoutProtocol):
-    """Answers websocket requests like any other, without the two warnings that uvicorn logs: anybody can send them."""
-
-    def _unsupported_upgrade_warning(self) -> None:
-        pass
-
-
-def server(room: Starlette) -> uvicorn.Server:
-    """The server of the control room; see `endpoint.server`."""
-    made = endpoint.server(room)
-    made.config.http = Quiet
-    return made
 
 
 def _json(content: Any, status: int = 200) -> Response:

@@ -1,4 +1,4 @@
-"""Tokens, browser sessions and rate limits.
+"""Tokens and browser sessions.
 
 A token is 256 random bits, shown once; the store has only its hash. `contracts.commands` defines what a role may do.
 """
@@ -19,7 +19,7 @@ from holdfast.store.store import Store
 Clock = Callable[[], float]  # unix seconds
 PREFIX = "hf_"  # recognisable to people and secret scanners
 KNOWN_S = 0.5  # a good token is cached so long: a revoked one is out within a second
-MOST_KNOWN = 4096  # cached tokens, sessions or callers
+MOST_KNOWN = 4096  # cached tokens or sessions
 SESSION_S = 12 * 3600.0
 
 
@@ -92,36 +92,6 @@ def _caller(token: Token | None, now: float) -> Caller | None:
     if token is None or not token.is_good(now):
         return None
     return Caller(label=token.label, role=token.role, token_id=token.id)
-
-
-class RateLimiter:
-    """A token bucket for each key: so many requests a second, and a burst."""
-
-    def __init__(self, per_s: float, burst: float, clock: Clock) -> None:
-        self._per_s, self._burst, self._clock = per_s, float(burst), clock
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # key → how many were left, when
-
-    def take(self, key: str) -> float:
-        """Counts a request and returns 0, or returns the seconds to wait."""
-        wait_s = self.wait_s(key)
-        if wait_s == 0.0:
-            self.spend(key)
-        return wait_s
-
-    def wait_s(self, key: str) -> float:
-        """Seconds until the next may pass; counts nothing."""
-        left = self._now(key)
-        return 0.0 if left >= 1.0 else (1.0 - left) / self._per_s
-
-    def spend(self, key: str) -> None:
-        """Counts one, whatever is left."""
-        self._left[key] = (max(0.0, self._now(key) - 1.0), self._clock())
-        self._left.move_to_end(key)
-        _at_most(self._left, MOST_KNOWN)  # the longest quiet keys have full buckets again
-
-    def _now(self, key: str) -> float:
-        left, at = self._left.get(key, (self._burst, self._clock()))
-        return min(self._burst, left + max(0.0, self._clock() - at) * self._per_s)
 
 
 class Sessions:

@@ -24,10 +24,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.collect.endpoint import media_type_of, read_body
+from holdfast.collect.endpoint import is_loopback, is_this_machine, media_type_of, read_body
+from holdfast.collect.http_limits import WAIT_S, address_of
 from holdfast.collect.openapi import JSON
 from holdfast.contracts.errors import HoldfastError
-from holdfast.operate.auth import Caller, Clock, RateLimiter, Sessions, TokenGuard, hash_of
+from holdfast.contracts.limits import GUESSES, GUESSES_PER_S, RateLimiter
+from holdfast.operate.auth import Caller, Clock, Sessions, TokenGuard, hash_of
 
 KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 WAY_IN = ("login.js", "login.css", "theme.js", "mark.svg")  # files of the login page, open to everybody
@@ -100,11 +102,9 @@ LOOKING = frozenset({"GET", "HEAD"})  # read-only methods
 OPEN = frozenset({"/healthz", "/login", *(f"/static/{name}" for name in WAY_IN)})
 TOWN = "/town/"  # its page sends no header of ours; its origin is checked all the same
 LARGEST = 64 * 1024  # bytes of a body
-WAIT_S = 30.0  # for the whole body
 LOOK_UP_S = 10.0  # for the store to look up a token
 LOOK_UPS = 4  # threads, each with its own connection
 PER_S, BURST = 20.0, 240.0  # requests of one token: opening a page takes about twenty at once
-LOGINS_PER_S, LOGINS = 0.1, 5.0  # failed logins of one address
 CODES = {400: "invalid_request", 401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method_not_allowed",
          408: "too_slow", 409: "conflict", 413: "too_large", 415: "unsupported_media_type", 429: "rate_limited",
          500: "internal_error", 503: "unavailable"}  # fmt: skip
@@ -132,7 +132,7 @@ class AuthMiddleware:
         self.guard, self.sessions = guard, Sessions(clock)
         self._threads = ThreadPoolExecutor(LOOK_UPS, thread_name_prefix="holdfast-door")
         self._requests = requests or RateLimiter(PER_S, BURST, clock)
-        self._logins = RateLimiter(LOGINS_PER_S, LOGINS, clock)
+        self._logins = RateLimiter(GUESSES_PER_S, GUESSES, clock)
 
     async def who(self, asked: Request) -> Caller | None:
         """The caller by bearer token, else by cookie; 503 where the store does not answer."""
@@ -167,11 +167,11 @@ class AuthMiddleware:
             caller = await self.who(asked)
         except Refusal:
             if is_guess:
-                self._logins.spend(_address(asked))
+                self._logins.spend(address_of(asked))
             raise
         if caller is None:
             if is_guess:
-                self._refuse_guess(_address(asked))
+                self._refuse_guess(address_of(asked))
             raise Refusal(401, "a token is needed: send 'Authorization: Bearer hf_…', or sign in at /login")
         wait_s = self._requests.take(caller.token_id or caller.label)
         if wait_s:
@@ -186,10 +186,10 @@ class AuthMiddleware:
         try:
             caller = await self._look_up(sha256)
         except Refusal:
-            self._logins.spend(_address(asked))
+            self._logins.spend(address_of(asked))
             raise
         if sha256 is None or caller is None:
-            self._refuse_guess(_address(asked))
+            self._refuse_guess(address_of(asked))
             raise Refusal(401, "this token is not good: mistyped, expired or revoked")
         return self.sessions.open(sha256)
 
@@ -204,10 +204,6 @@ class AuthMiddleware:
 def cookie_name(asked: Request) -> str:
     """A name per port: browsers send cookies to every port of a machine."""
     return f"{COOKIE}-{(asked.scope.get('server') or ('', 0))[1]}"
-
-
-def _address(asked: Request) -> str:
-    return asked.client.host if asked.client is not None else "?"
 
 
 def refuse_foreign(asked: Request, *, has_cookie: bool) -> None:
@@ -245,6 +241,10 @@ class AdmissionMiddleware:
         if self._is_behind_tls:  # a setting and not a header, which anybody could send
             scope["scheme"] = "https"
         asked = Request(scope, receive)
+        if not self._is_behind_tls and not _is_named(asked):
+            foreign = Refusal(403, "Host is not this machine's name; behind a proxy, start with --tls-proxy")
+            await _turned_away(asked, foreign)(scope, receive, kept)
+            return
         if scope["path"] not in OPEN:  # asked.url would depend on the Host header
             try:
                 scope["caller"] = await self._authenticator.admit(asked)
@@ -252,6 +252,12 @@ class AdmissionMiddleware:
                 await _turned_away(asked, error)(scope, receive, kept)
                 return
         await self._app(scope, receive, kept)
+
+
+def _is_named(asked: Request) -> bool:
+    """Whether Host names the address that was reached; a page of another site may have given us its own name."""
+    is_here = is_loopback((asked.scope.get("server") or ("", 0))[0])
+    return not is_here or all(map(is_this_machine, asked.headers.getlist("host") or [""]))
 
 
 def _turned_away(asked: Request, error: Refusal) -> Response:

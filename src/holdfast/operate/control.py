@@ -24,6 +24,7 @@ from holdfast.contracts.errors import (
     StoreCorrupt,
 )
 from holdfast.contracts.evidence import Reason
+from holdfast.contracts.limits import RefusalLimiter
 from holdfast.contracts.records import encode
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import Rollout, RolloutState
@@ -89,18 +90,32 @@ ACTIONS: Mapping[str, CommandKind] = {
 # Reading and executing -----------------------------------------------------------------------------------------------
 
 
-def answer(store: Store, body: Any, caller: Caller, *, now: float) -> dict[str, Any]:
-    """Reads a command and executes it; the ledger notes one that cannot be read."""
+def answer(
+    store: Store, body: Any, caller: Caller, *, now: float, refusals: RefusalLimiter | None = None
+) -> dict[str, Any]:
+    """Reads a command and executes it; the ledger notes one that cannot be read.
+
+    `refusals` says how many of a caller's refusals are noted; without it, all of them.
+    """
     try:
         command, is_dry = read(body, caller, now=now)
     except BadInput as error:
         if not isinstance(body, dict) or body.get("dry_run") is not True:
-            note(store, body, error, who=caller.label, role=caller.role, now=now)
+            note(store, body, error, who=caller.label, role=caller.role, now=now, refusals=refusals)
         raise
-    return take(store, command, caller, is_dry=is_dry)
+    return take(store, command, caller, is_dry=is_dry, refusals=refusals)
 
 
-def note(store: Store, body: Any, error: HoldfastError, *, who: str, role: str, now: float) -> None:
+def note(
+    store: Store,
+    body: Any,
+    error: HoldfastError,
+    *,
+    who: str,
+    role: str,
+    now: float,
+    refusals: RefusalLimiter | None = None,
+) -> None:
     """Records a refused request that is no valid command: its readable parts, and the reason."""
     given = body if isinstance(body, dict) else {}
     words: dict[str, Any] = {}
@@ -108,7 +123,20 @@ def note(store: Store, body: Any, error: HoldfastError, *, who: str, role: str, 
         letters = value[:most] if isinstance(value := given.get(name), str) else ""
         words[name] = "".join(one if one.isprintable() else "\ufffd" for one in letters).strip() or "?"
     command = Command(**words, who=who, at=now)
-    store.commands.refused(command, role, str(error)[:LONGEST_WHY], run=_run_of(store, command)).result()
+    _refuse(store, command, role, error, refusals)
+
+
+def _refuse(store: Store, command: Command, role: str, error: HoldfastError, refusals: RefusalLimiter | None) -> None:
+    """Writes a refusal to the ledger, unless the caller has filled it with others."""
+    why: str | None = str(error)[:LONGEST_WHY]
+    if refusals is not None:
+        why = refusals.record(command.who, str(error)[:LONGEST_WHY])
+    if why is None:
+        return
+    if sum(len(name) + len(str(value)) for name, value in command.args.items()) > LONGEST_WHY:
+        command = replace(command, args={"…": f"{len(command.args)} that are not kept"})
+    kept = replace(command, why=command.why[:LONGEST_WHY])
+    store.commands.refused(kept, role, why, run=_run_of(store, command)).result()
 
 
 def read(body: Any, caller: Caller, *, now: float) -> tuple[Command, bool]:
@@ -161,7 +189,14 @@ def preview(store: Store, command: Command) -> dict[str, Any]:
         return told | nothing | {"said": str(error), "refused": refusal(error)}
 
 
-def take(store: Store, command: Command, caller: Caller, *, is_dry: bool = False) -> dict[str, Any]:
+def take(
+    store: Store,
+    command: Command,
+    caller: Caller,
+    *,
+    is_dry: bool = False,
+    refusals: RefusalLimiter | None = None,
+) -> dict[str, Any]:
     """Executes the command once, or refuses it; the ledger has either. A dry run changes nothing.
 
     The answer has `id`, `action`, `subject` in full, `before`, `after`, `changes`, `again` (it was executed before),
@@ -184,8 +219,7 @@ def take(store: Store, command: Command, caller: Caller, *, is_dry: bool = False
             with suppress(Conflict):  # the same command was faster elsewhere: its effect is why this one is refused
                 if (before := store.commands.known(command)) is not None:
                     return {**before.body, "again": True}
-        kept = replace(command, why=command.why[:LONGEST_WHY])
-        store.commands.refused(kept, caller.role, str(error), run=_run_of(store, command)).result()
+        _refuse(store, command, caller.role, error, refusals)
         raise
     return {**found.body, "again": found.again, **({} if found.again else then())}
 

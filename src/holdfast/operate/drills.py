@@ -2,8 +2,8 @@
 
 `crash` kills the driver of a run with -9 and resumes the run; `disk` lets it run out of space; `upgrade` stops it,
 gives it an earlier schema, kills the migration, and continues; `pause` pauses, freezes, resumes and cancels a working
-run; `rollback` takes back a version that is answering. `playbook` computes whether it went well. The transcript has a
-line with the time for each command, exit and mark.
+run; `rollback` takes back a version that is answering; `soak` does all of it for hours. `playbook` computes whether it
+went well. The transcript has a line with the time for each command, exit and mark.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import re
 import resource
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -154,10 +156,17 @@ class Scratch:
     """A scratch store and the commands at work on it; all of them are killed when the context ends."""
 
     def __init__(
-        self, folder: Path, *, clock: Clock, say: Callable[[str], None], practice: Mapping[str, Any] | None = None
+        self,
+        folder: Path,
+        *,
+        clock: Clock,
+        say: Callable[[str], None],
+        practice: Mapping[str, Any] | None = None,
+        minutes: float = 120.0,
     ) -> None:
         self.folder, self.store, self.say = folder, folder / STORE, say
         self.practice = practice  # the agent, the model and the tasks of a run that learns
+        self.minutes = minutes  # of a soak
         self.marks: list[TimedEvent] = []
         self._clock, self._running = clock, list[Running]()
         (folder / "output").mkdir()
@@ -269,13 +278,14 @@ def perform(
     say: Callable[[str], None],
     limits: Mapping[str, float] = LIMITS,
     practice: Mapping[str, Any] | None = None,
+    minutes: float = 120.0,
 ) -> Path:
     """Go through with a drill in an empty folder; where its artifact lies. Broken: that was not possible.
 
     `practice` are the agent, the model and the tasks of a run that learns, for drills that kill one in each phase.
     """
     began = clock()
-    with Scratch(folder, clock=clock, say=say, practice=practice) as scratch:
+    with Scratch(folder, clock=clock, say=say, practice=practice, minutes=minutes) as scratch:
         told = DRILLS[kind](scratch, quick)
     return write_up(kind, folder, told, scratch.marks, limits, began=began)
 
@@ -484,12 +494,102 @@ def rollback(scratch: Scratch, quick: bool) -> Story:
     return Story(run=None)
 
 
+ROOM = re.compile(r"http://[^\s/]+")
+LOOK_S = 10.0  # between two looks at the memory of the room
+
+
+class SoakDrill:
+    """Runs one after the other, a service that is asked and a room that is looked at, with an accident every little
+    while, until the time is over. Only the room lives all along: its memory must not grow."""
+
+    def __init__(self, scratch: Scratch, rng: random.Random) -> None:
+        self._scratch, self._rng = scratch, rng
+        self._looked_at = -LOOK_S
+        _two_versions(scratch, SERVED)
+        self._room = scratch.begin("serve", "--port", "0", "--store", str(scratch.store))
+        scratch.wait("the room is up", lambda: self._room.has_ended() or ROOM.search(self._room.out) is not None)
+        found = ROOM.search(self._room.out)
+        if found is None:
+            raise _failed(self._room)
+        self._health = f"{found.group()}/healthz"
+
+    def go_on(self, minutes: float, practice: Mapping[str, Any] | None) -> str:
+        """The id of its last run."""
+        end, run, number = time.monotonic() + 60.0 * minutes, "", 0
+        while time.monotonic() < end:
+            number += 1
+            if practice is not None and number % 10 == 2:
+                _phases(self._scratch, practice)
+            run = self._one_run(number)
+        self._look(at_once=True)
+        return run
+
+    def _one_run(self, number: int) -> str:
+        scratch, load = self._scratch, Load(tasks=480, seconds=0.25)
+        served, address = _served(scratch, SERVED)
+        run, driver = _loaded(scratch, load)
+        if number == 1:
+            _until(scratch, run, 1)
+            _manifest(scratch, run, driver)
+        with _callers(scratch, SERVED, address):
+            for share in sorted(self._rng.uniform(0.1, 0.9) for _ in range(3)):
+                _until(scratch, run, int(load.tasks * share))
+                self._look()
+                driver = self._accident(run, driver)
+        scratch.mark("service killed", pid=served.pid, command=f"kill -9 {served.pid}", policy=SERVED)
+        served.kill()
+        if scratch.end(driver, 300.0) != 0:
+            raise _failed(driver)
+        scratch.mark("ended", run=run)
+        return run
+
+    def _accident(self, run: str, driver: Running) -> Running:
+        """To the driver: killed, paused for longer than its leases last, or without room on the disk."""
+        scratch, kind = self._scratch, self._rng.choice(("kill", "kill", "pause", "disk"))
+        if driver.has_ended():
+            return driver
+        if kind == "pause":
+            scratch.mark("paused", pid=driver.pid, command=f"kill -STOP {driver.pid}")
+            os.kill(driver.pid, signal.SIGSTOP)
+            time.sleep(1.5 * LEASE_S)
+            os.kill(driver.pid, signal.SIGCONT)
+            return driver
+        if kind == "disk":
+            command = f"prlimit --pid {driver.pid} --fsize=4096:"
+            scratch.mark("stopped", pid=driver.pid, command=command)
+            resource.prlimit(driver.pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+            scratch.end(driver)
+        else:
+            scratch.kill(driver, run=run)
+        return _taken_up(scratch, run)
+
+    def _look(self, *, at_once: bool = False) -> None:
+        """Ask the room how it is, and note how much memory it has."""
+        if time.monotonic() - self._looked_at < LOOK_S and not at_once:
+            return
+        self._looked_at = time.monotonic()
+        with urllib.request.urlopen(self._health, timeout=PATIENCE_S) as answer:
+            answer.read()
+        pages = int(Path(f"/proc/{self._room.pid}/statm").read_text().split()[1])
+        self._scratch.mark("memory", room_mb=round(pages * resource.getpagesize() / 2**20, 1))
+
+
+def soak(scratch: Scratch, quick: bool) -> Story:
+    """Hours of collecting, learning, serving and looking, with kills, pauses and full disks all the while."""
+    seed = random.SystemRandom().randrange(10**6)
+    scratch.mark("seed", seed=seed)
+    minutes = 1.0 if quick else scratch.minutes
+    run = SoakDrill(scratch, random.Random(seed)).go_on(minutes, None if quick else scratch.practice)
+    return Story(run=run, crash="kill -9", restart=f"holdfast optimize --resume {run}")
+
+
 DRILLS: Mapping[str, Callable[[Scratch, bool], Story]] = {
     "crash": crash,
     "rollback": rollback,
     "pause": pause,
     "disk": disk,
     "upgrade": upgrade,
+    "soak": soak,
 }
 
 
@@ -513,7 +613,10 @@ def _loaded(scratch: Scratch, load: Load) -> tuple[str, Running]:
     write(scratch.folder / CONFIG, load.config())
     driver = scratch.begin("optimize", "--config", CONFIG, "--store", str(scratch.store))
     status = scratch.folder / "status.json"
-    scratch.wait("the run begins", lambda: driver.has_ended() or status.is_file())
+    before = status.stat().st_mtime_ns if status.is_file() else 0  # of an earlier run
+    scratch.wait(
+        "the run begins", lambda: driver.has_ended() or (status.is_file() and status.stat().st_mtime_ns > before)
+    )
     if driver.has_ended():
         raise _failed(driver)
     run = str(json.loads(status.read_text(encoding="utf-8"))["run_id"])

@@ -14,6 +14,7 @@ from typing import Any
 from holdfast.collect.openapi import FLAG, TEXT, Schema, obj, optional
 from holdfast.contracts.commands import Command, Forbidden, Overrides, Role
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError
+from holdfast.contracts.limits import RefusalLimiter
 from holdfast.contracts.run import DesiredState, RunRecord
 from holdfast.operate import control, views
 from holdfast.operate.auth import Caller, Clock
@@ -185,8 +186,8 @@ class StoreSnapshot:
 class Gateway:
     """The documented answers."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self._store, self._clock = store, clock
+    def __init__(self, store: Store, clock: Clock, refusals: RefusalLimiter) -> None:
+        self._store, self._clock, self._refusals = store, clock, refusals
 
     def _look(self) -> StoreSnapshot:
         return StoreSnapshot(self._store, self._clock())
@@ -233,7 +234,7 @@ class Gateway:
         made = f"dashboard-action-{_ms(now)}"
         if action != "refresh" and run is not None:
             order = Command(id=made, action=action, subject=run.id, who=caller.label, why=reason, at=now)
-            control.take(self._store, order, caller)
+            control.take(self._store, order, caller, refusals=self._refusals)
         after = self._look()
         told: Body = {"request_id": made, "action": action, "actor": caller.label, "reason": reason}
         told |= {"status": "accepted", "timestamp_unix_ms": _ms(now), "control_mode": after.control["mode"]}
@@ -261,7 +262,8 @@ class Gateway:
             yield
         except (Refusal, Forbidden) as error:
             told = error if isinstance(error, HoldfastError) else BadInput(error.detail)
-            control.note(self._store, body, told, who=caller.label, role=caller.role, now=now)
+            whose: Body = {"who": caller.label, "role": caller.role, "now": now}
+            control.note(self._store, body, told, **whose, refusals=self._refusals)
             raise
 
 

@@ -23,6 +23,7 @@ from holdfast.contracts.commands import LONGEST as LONGEST_ID
 from holdfast.contracts.commands import LONGEST_WHY, Forbidden, Role
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, StoreError
 from holdfast.contracts.judgement import EvalItem
+from holdfast.contracts.limits import RefusalLimiter
 from holdfast.contracts.records import decode, encode
 from holdfast.operate import control
 from holdfast.operate.auth import TokenGuard, digest
@@ -131,6 +132,7 @@ class ToolFunctions:
     ) -> None:
         self._url, self._project, self._clock = url, project, clock
         self._judges, self._base_url = judges, base_url
+        self._refusals = RefusalLimiter(clock)
 
     @contextmanager
     def opened(self) -> Iterator[Store]:
@@ -244,7 +246,7 @@ class ToolFunctions:
         with self.opened() as store:
             caller = TokenGuard(store, self._clock).who(token)
             if caller is not None:
-                return control.answer(store, _body(action, given), caller, now=self._clock())
+                return control.answer(store, _body(action, given), caller, now=self._clock(), refusals=self._refusals)
         error = Forbidden(f"{ORDER}{action}", why="the token is not good any more", remedy=REMEDY)
         self.note(token, action, given, error)
         raise error
@@ -256,7 +258,8 @@ class ToolFunctions:
             known = store.tokens.find(digest(token)) if token and token.isascii() else None
             stranger = "mcp, without a token" if known is None else f"{known.label}, whose {known.id} is not good"
             who, role = (stranger, "none") if caller is None else (caller.label, str(caller.role))
-            control.note(store, _body(action, given), error, who=who, role=role, now=self._clock())
+            whose: dict[str, Any] = {"who": who, "role": role, "now": self._clock()}
+            control.note(store, _body(action, given), error, **whose, refusals=self._refusals)
 
     def may_order(self, token: str | None) -> bool:
         """Whether the token is an operator's; without a store it is not."""

@@ -22,7 +22,6 @@ from holdfast.contracts.errors import BadInput, HoldfastError, StoreError
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Attempt, AttemptState, Rollout, RolloutState
 from holdfast.contracts.run import LedgerEntry, RunRecord
-from holdfast.store.admin import as_before
 from holdfast.store.check import check
 from holdfast.store.store import open_store
 
@@ -111,7 +110,7 @@ def gather(folder: Path, run: str | None, marks: Sequence[TimedEvent], limits: M
 def recompute(kind: str, facts: Facts) -> DrillResult:
     """All checks and figures of a drill of this kind."""
     measured: dict[str, float] = {}
-    own = {"pause": _pause, "rollback": _rollback}.get(kind, _job)
+    own = {"pause": _pause, "rollback": _rollback, "soak": _soak}.get(kind, _job)
     checks = [*_evidence(facts), *own(facts, measured)]
     if kind == "crash":
         checks += [*_phases(facts, measured), *_serving(facts, measured)]
@@ -238,7 +237,7 @@ def _disk(facts: Facts) -> Iterator[DrillCheck]:
 def _upgrade(facts: Facts) -> Iterator[DrillCheck]:
     """All records of the older store are there after the upgrade, unchanged."""
     before, after = (  # but for the first line, which tells of the export itself
-        [held for line in lines[1:] if (held := as_before(line)) is not None]
+        lines[1:]
         for lines in ((facts.folder / name).read_text(encoding="utf-8").splitlines() for name in (BEFORE, AFTER))
     )
     changed = len(set(before) ^ set(after))
@@ -327,6 +326,39 @@ def _rollback(facts: Facts, measured: dict[str, float]) -> Iterator[DrillCheck]:
     yield _check("and only it, from then on", set(late) == {good}, _counted(late))
 
 
+WARM = 0.25  # of a soak, after which its memory must not grow any more
+
+
+def _soak(facts: Facts, measured: dict[str, float]) -> Iterator[DrillCheck]:
+    """Of every run: all tasks once; and the room that lived all along did not grow."""
+    runs = [str(one.facts["run"]) for one in facts.marks if one.name == "ended"]
+    lost, twice, done, open_ = 0, 0, 0, list[str]()
+    with open_store(str(facts.folder / STORE), create=False, migrate=False) as store:
+        for run in runs:
+            record = store.runs.get(run)
+            open_ += [run] if record.state == "running" else []
+            if record.kind != "optimize":
+                continue
+            for rollout in store.views.every(run):
+                answers = sum(map(_succeeded, store.views.attempts(rollout.id)))
+                lost, twice, done = lost + (answers == 0), twice + (answers > 1), done + (answers == 1)
+    accidents = Counter(one.name for one in facts.marks if one.name in ACCIDENTS)
+    measured |= {"rollouts": done, "runs": len(runs), **{name.replace(" ", "_"): n for name, n in accidents.items()}}
+    yield _check("there were accidents", accidents["killed"] > 0, _counted(accidents))
+    yield _check("every run came to its end", bool(runs) and not open_, *open_[:1], f"{len(runs)} runs")
+    yield _check("no task was lost", not lost, f"{lost} of {done + lost + twice} lost")
+    yield _check("no task was done twice", not twice, f"{twice} of {done + lost + twice} twice")
+    looks = [(one.at, float(one.facts["room_mb"])) for one in facts.marks if one.name == "memory"]
+    warm = [mb for _, mb in looks[int(WARM * len(looks)) :]]
+    grown = max(warm[len(warm) // 2 :]) - max(warm[: len(warm) // 2 + 1]) if len(warm) > 1 else 0.0
+    measured |= {"grown_mb": grown, "minutes": (facts.marks[-1].at - facts.marks[0].at) / 60}
+    limit = facts.limits.get("grown_mb", LIMITS["grown_mb"])
+    yield _check("the room did not grow", grown <= limit, f"{grown:+.1f} MB in its second half, at most {limit:g}")
+
+
+ACCIDENTS = ("killed", "paused", "stopped", "service killed")
+
+
 def _check(name: str, holds: bool, *found: str) -> DrillCheck:
     """A check with the first of these findings."""
     return DrillCheck(name=name, holds=holds, found=found[0])
@@ -370,13 +402,16 @@ KINDS = {
     "pause": "m24_rl_pause_resume_drill",
     "disk": "m24_rl_disk_full_drill",
     "upgrade": "m24_rl_upgrade_drill",
+    "soak": "m24_rl_soak",
 }
 RECOVERED = "job_recovered_after_restart"
 REASONS = dict.fromkeys(("crash", "disk", "upgrade"), RECOVERED) | {
     "pause": "run_obeyed_its_operator",
     "rollback": "version_taken_back",
+    "soak": "nothing_lost_nothing_twice",
 }
-LIMITS = {"recovery_s": 60.0, "obey_s": 1.0}  # within which it works again, and within which an order is obeyed
+# Within which it works again, within which an order is obeyed, and by how much a room may grow.
+LIMITS = {"recovery_s": 60.0, "obey_s": 1.0, "grown_mb": 16.0}
 RUN_ID = re.compile(r"m24-recovery-[0-9-]+")
 FIELDS = {
     "crash_drill.state_dir": "",

@@ -7,7 +7,7 @@ verdict the gate is closed. How the bets alone err is `prove.calibrate`'s busine
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import nan
 
@@ -196,13 +196,14 @@ POWERS = (
 STEPS = len(ATTACKS) + len(POWERS)
 
 
-def gate_rates(*, experiments: int, alpha: float, seed: int) -> Iterator[GateRate]:
-    """Row by row: first the attacks, then the gains."""
-    streams = iter(np.random.default_rng([seed, 16]).spawn(STEPS))
-    for scenario in (*ATTACKS, *POWERS):
-        share = ATTACK_SHARE if scenario.effect is None else POWER_SHARE
-        count = min(scenario.most, max(1, experiments // share))
-        yield gate_rate(scenario, experiments=count, alpha=alpha, rng=next(streams))
+def gate_row(place: int, *, experiments: int, alpha: float, seed: int) -> GateRate:
+    """One of the attacks, or then of the gains; its chance hangs on its place alone."""
+    scenario = (*ATTACKS, *POWERS)[place]
+    share = ATTACK_SHARE if scenario.effect is None else POWER_SHARE
+    count = min(scenario.most, max(1, experiments // share))
+    return gate_rate(
+        scenario, experiments=count, alpha=alpha, rng=np.random.default_rng([seed, 16]).spawn(STEPS)[place]
+    )
 
 
 def gate_rate(scenario: Scenario, *, experiments: int, alpha: float, rng: Rng) -> GateRate:

@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from holdfast.collect.episodes import EpisodePlayer
 from holdfast.collect.questions import exact_match
 from holdfast.contracts.agent import load_named
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.policy import policy_from, policy_record
 from holdfast.contracts.release import Stage, check_name
 from holdfast.pipeline.context import Endpoints, Runtime, no_agent
 from holdfast.pipeline.held_out import HeldOut
@@ -24,13 +25,14 @@ from holdfast.pipeline.improve import Spec, improve
 from holdfast.pipeline.prove import ProveConfig
 from holdfast.pipeline.run import RunSpec
 from holdfast.pipeline.spec import needs_torch
-from holdfast.policies.network import Network
+from holdfast.policies.network import Network, Scripted
 from holdfast.promote.gate import Criteria, SpreadLimits
 from holdfast.prove.comparison import SAMPLE_DELTA_SPREAD, SAMPLE_P_VALUE_SPREAD, SEED_DELTA_SPREAD, ComparisonConfig
 
 if TYPE_CHECKING:
-    from holdfast.collect.gym import Described
+    from holdfast.contracts.envs import Described, EnvMaker, VectorEnv
     from holdfast.learn.control import EnvPPO
+    from holdfast.learn.school import School
 
 KIND = "improve"
 HELD_OUT = 3 * 2**29  # seeds of held-out episodes begin here, above all that are learnt in
@@ -38,7 +40,8 @@ MOST_EPISODES = 2**12
 BLOCKS = 2**16  # of held-out seeds, one for each seed of a run
 LONGEST = 10_000  # steps of an episode, where the environment names no limit
 MINIMUM_EFFECT = 0.05  # of the range of returns: a gain worth waiting for
-Env = str | Callable[[], Any]  # Gymnasium's name of it, module:function, or what makes one
+KNOWN = {"town": "holdfast.workloads.townschool:TownMaker"}  # environments of our own, by their short names
+Env = Any  # Gymnasium's name of it, module:function, what makes one when it is called, or an EnvMaker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,36 +72,36 @@ class EnvProof:
 
 def improve_env(
     env: Env,
-    policy: Network | None = None,
+    policy: Network | Scripted | None = None,
     *,
     name: str | None = None,
-    algorithm: EnvPPO | None = None,
+    algorithm: EnvPPO | School | None = None,
     proof: EnvProof | None = None,
     iterations: int = 1,
     stage: Stage | None = None,
     seed: int = 0,
 ) -> RunSpec:
-    """Iterations of play, proof and decision in an environment of Gymnasium. `name` is the line of versions.
+    """Iterations of play, proof and decision in an environment of Gymnasium, or of an `EnvMaker`. `name` is the line of
+    versions.
 
     A callable that makes the environment should have a name that can be imported: a run is resumed by it."""
     called, make = _named(env)
     described = _described(called, make)
-    from holdfast.collect.gym import vector_env
     from holdfast.learn.control import EnvPPO
 
     proof, algorithm, line = proof or EnvProof(), algorithm or EnvPPO(seed=seed), name or called.replace("@", " ")
     check_name("policy", line)
     if iterations < 1:
         raise BadInput(f"iterations = {iterations}", why="must be at least 1")
-    if not isinstance(policy or Network(), Network):
+    if not isinstance(policy or Network(), Network | Scripted):
         raise BadInput(f"policy {policy!r:.80}", why="acts in no environment", remedy="give hf.Network()")
     network = (policy or Network(seed=seed)).fitted(called, described.spaces)
-    player = _player(called, partial(vector_env, make), described, proof)
+    player = _player(called, _vector_env(make), described, proof)
     seeds = held_out_seeds(seed, proof.episodes)
     spec = Spec(
         line=line,
         policy=network,
-        algorithm=algorithm.within(called, player.make, seeds),
+        algorithm=algorithm.within(called, make.training_env if _is_maker(make) else player.make, seeds),
         tasks=(),
         held_out=[HeldOut(id=f"seed-{one}", input={"env": called, "seed": one}) for one in seeds],
         prove=_prove(proof, player.reward_range),
@@ -110,11 +113,11 @@ def improve_env(
     return _run_spec(spec, player, algorithm, proof, seed)
 
 
-def _run_spec(spec: Spec, player: EpisodePlayer, algorithm: EnvPPO, proof: EnvProof, seed: int) -> RunSpec:
+def _run_spec(spec: Spec, player: EpisodePlayer, algorithm: EnvPPO | School, proof: EnvProof, seed: int) -> RunSpec:
     settings = {
         "env": player.env,
         "name": spec.line,
-        "policy": dict(spec.policy.manifest),
+        "policy": _policy_settings(spec.policy),
         "algorithm": algorithm.record(),
         "proof": asdict(proof),
         "iterations": spec.iterations,
@@ -133,6 +136,11 @@ def _run_spec(spec: Spec, player: EpisodePlayer, algorithm: EnvPPO, proof: EnvPr
     )
 
 
+def _policy_settings(policy: Any) -> dict[str, Any]:
+    """A network by its manifest alone, as it always was; anything else says what it is."""
+    return dict(policy.manifest) if isinstance(policy, Network) else policy_record(policy)
+
+
 def held_out_seeds(seed: int, episodes: int) -> range:
     """Those of a run with this seed: no two runs' overlap, where their seeds differ by less than BLOCKS."""
     first = HELD_OUT + (seed % BLOCKS) * MOST_EPISODES
@@ -148,12 +156,15 @@ def env_spec_from(settings: Mapping[str, Any], env: Env | None = None) -> RunSpe
     """The same run again, to be resumed; `env` where it was made by something that has no name of its own."""
     needs_torch()
     from holdfast.learn.control import EnvPPO
+    from holdfast.learn.school import School
 
+    kept, learns = settings["policy"], settings["algorithm"]
+    policy: Any = policy_from(kept) if "type" in kept else Network.from_manifest(kept)
     return improve_env(
         settings["env"] if env is None else env,
-        Network.from_manifest(settings["policy"]),
+        policy,
         name=settings["name"],
-        algorithm=EnvPPO.from_record(settings["algorithm"]),
+        algorithm=School.from_record(learns) if "school" in learns else EnvPPO.from_record(learns),
         proof=EnvProof.from_record(settings["proof"]),
         iterations=settings["iterations"],
         stage=None if settings["stage"] is None else Stage(settings["stage"]),
@@ -180,18 +191,41 @@ def env_comparison_config(proof: EnvProof, reward_range: tuple[float, float]) ->
 
 def _named(env: Env) -> tuple[str, Env]:
     """What it is called in records, and what makes it. `module:function` is looked up, as Gymnasium's names are not."""
+    if _is_maker(env):
+        return env.name, env
     if not isinstance(env, str):
         if not callable(env):
             raise BadInput(f"env {env!r:.80}", why="is neither a name nor makes an environment when called")
         name = getattr(env, "__qualname__", type(env).__qualname__)
         return f"{getattr(env, '__module__', type(env).__module__)}:{name}", env
+    if (short := env.partition("-")[0]) in KNOWN:
+        made = load_named(KNOWN[short], "env")()
+        if env not in (short, made.name):
+            why = f"has other rules or sizes than the usual {made.name}"
+            raise BadInput(f"environment {env}", why=why, remedy="use the command that began the run")
+        return made.name, made
     source, _, name = env.rpartition(":")
     if source and all(part.isidentifier() for part in name.split(".")):
         return env, load_named(env, "env")
     return env, env
 
 
+def _is_maker(env: Any) -> TypeGuard[EnvMaker]:
+    return hasattr(env, "vector_env") and hasattr(env, "describe")
+
+
+def _vector_env(make: Env) -> Callable[[int], VectorEnv]:
+    if _is_maker(make):
+        return make.vector_env
+    from holdfast.collect.gym import vector_env
+
+    return partial(vector_env, make)
+
+
 def _described(called: str, make: Env) -> Described:
+    if _is_maker(make):
+        needs_torch()
+        return make.describe()
     if find_spec("gymnasium") is None:
         why, remedy = "Gymnasium is not installed", "pip install 'holdfast[learn]'"
         raise BadInput(f"environment {called}", why=why, remedy=remedy)
@@ -215,6 +249,8 @@ def _player(called: str, make: Callable[[int], Any], described: Described, proof
         most_steps=proof.max_steps or described.max_steps or LONGEST,
         reward_range=ends,
         success_at=described.threshold if proof.success_at is None else proof.success_at,
+        seats=described.seats,
+        is_clipped=described.is_clipped,
     )
 
 

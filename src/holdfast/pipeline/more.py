@@ -382,7 +382,7 @@ def anchor_evaluation(store: Store, policy: str, against: str | None, suites: Su
     return replace(made, **sides, **given, stop_early=True)
 
 
-def anchor_sides(store: Store, policy: str, against: str | None) -> dict[str, Version]:
+def anchor_sides(store: Store, policy: str, against: str | None) -> dict[str, Any]:
     """The anchor as the baseline, and what is live as the candidate."""
     live, anchor = store.releases.live(policy), anchor_of(store, policy, against)
     if live is None or live.id == anchor.id:

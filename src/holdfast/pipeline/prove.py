@@ -259,7 +259,8 @@ async def prove(
         if found is None or not is_enough(found, config) or not is_pooled(found, config):
             return found
         given = (policies, list(tasks[:count]), config, {**place, "first": 0}, found.record())
-        return await run.step(f"{name}/confirm", confirm, *given, title=f"{title}live beside it")
+        shown: InterimAnalysis = await run.step(f"{name}/confirm", confirm, *given, title=f"{title}live beside it")
+        return shown
 
     for number, part in enumerate(parts):
         found = await confirmed(found, first)
@@ -283,7 +284,8 @@ async def prove(
     if not kept.get("retries") or is_enough(found, config) or not any(found.missing.values()):
         return found
     given = (policies, list(tasks), config, {**place, "first": 0}, found.record())
-    return await run.step(f"{name}/lost", measure_lost, *given, title=f"{title}what was lost")
+    mended: InterimAnalysis = await run.step(f"{name}/lost", measure_lost, *given, title=f"{title}what was lost")
+    return mended
 
 
 def is_enough(found: InterimAnalysis, config: ProveConfig) -> bool:
@@ -351,7 +353,7 @@ async def measure_lost(
     as the worst for the candidate so far, so no look was too kind. Where the candidate lost more than the baseline,
     beyond accident, losing may be its own doing and another try would be a gift: then it stays lost."""
     work, places = _work(policies, tasks, config, place)
-    dead = {one.name for one in await ctx.in_thread(list, ctx.store.views.every(ctx.run, status=RolloutState.DEAD))}
+    dead = await ctx.in_thread(_dead, ctx)
     lost = {arm: {name: at for name, at in some.items() if name in dead} for arm, some in places.items()}
     again = [replace(one, name=one.name + RETRY) for one in work if any(one.name in some for some in lost.values())]
     if not again or not is_alike([len(lost[arm]) for arm in ARMS], [len(places[arm]) for arm in ARMS]):
@@ -359,6 +361,11 @@ async def measure_lost(
     batch = await ctx.collect(again, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
     found = {arm: {name + RETRY: at for name, at in some.items()} for arm, some in lost.items()}
     return await ctx.in_thread(_mended, ctx, batch, found, config, place, InterimAnalysis.from_record(before))
+
+
+def _dead(ctx: StepContext) -> set[str]:
+    """The rollouts that were given up without an answer."""
+    return {one.name for one in ctx.store.views.every(ctx.run, status=RolloutState.DEAD)}
 
 
 def _mended(

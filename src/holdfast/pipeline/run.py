@@ -39,6 +39,7 @@ from holdfast.contracts.rollout import ANSWERED, RolloutState
 from holdfast.contracts.run import DesiredState, RunRecord, RunState, Status, StepRecord, is_gone, this_process
 from holdfast.pipeline.context import Runtime, StepContext
 from holdfast.pipeline.experiments import expose, tell_run
+from holdfast.privacy.scrub import key_in
 from holdfast.store.notifications import ORDERS
 from holdfast.store.runs import HELD, DesiredStates, taken_up
 from holdfast.store.store import Store
@@ -385,6 +386,8 @@ def _pool(store: Store, run_id: str, spec: RunSpec, clock: Clock) -> Pool:
     slots: Callable[[], Slot] = runtime.slot
     how: dict[str, Any] = {"clock": clock, "seed": spec.seed, "pace": spec.timing, "versions": runtime.versions}
     how |= {"turns": runtime.turns, "is_captured": runtime.is_captured}
+    if runtime.is_captured:
+        how["attempt_key"] = key_in(store.folder)  # the proxy's, too
     return Pool(store, run_id, slots, spec.workers, **how)
 
 

@@ -10,6 +10,7 @@ random tokens that both layouts are the same function.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,6 +44,7 @@ class Hub(nn.Module):
     def __init__(self, net: Any, template: ChatTemplate) -> None:
         super().__init__()
         self.net, self.template = net, template
+        self._first: list[Hub] = []  # whose weights it shares; in a list, where it is no part of this one
 
     @property
     def is_adapted(self) -> bool:
@@ -146,6 +148,22 @@ def adapt(hub: Hub, rank: int, *, seed: int) -> Hub:
         raise BadInput("model", why="has an adapter already", remedy="merge it first")
     lora.add(hub.net, hub.head, rank, seed=seed)
     return hub
+
+
+def sharing(hub: Hub) -> Hub:
+    """A copy with adapters of its own over the same resting weights, which are in memory once."""
+    resting = [*(one for one in hub.parameters() if not one.requires_grad), *hub.buffers()]
+    shared = {id(one): one for one in (*resting, hub.template)}
+    if isinstance(hub.net, CausalLM):
+        shared |= {id(one): one for one in hub.net.angles()}
+    made: Hub = copy.deepcopy(hub, shared)
+    made._first = [hub]
+    return made
+
+
+def alone(hub: Hub) -> Hub:
+    """A copy that shares nothing, and whose weights may be changed."""
+    return copy.deepcopy(hub, {id(hub.template): hub.template, id(hub._first): []})
 
 
 def merge(hub: Hub) -> Hub:

@@ -10,8 +10,11 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -141,7 +144,10 @@ def is_hub(folder: Path) -> bool:
 
 
 def load(policy: Model, files: Artifacts | None) -> tuple[Transformer | Hub, str]:
-    """Loads the model of a policy, with the hash of its weights; Lost where its checkpoint is missing or damaged."""
+    """Loads the model of a policy, with the hash of its weights; Lost where its checkpoint is missing or damaged.
+
+    Models with adapters over one folder share its weights in memory, which rest: whoever samples, whoever learns, and
+    every version of them. Only the adapters are each one's own."""
     origin = folder_of(policy.name)
     if not is_foreign(origin):
         if policy.lora:
@@ -155,8 +161,26 @@ def load(policy: Model, files: Artifacts | None) -> tuple[Transformer | Hub, str
         folder = policy.folder(files)
         with lost_if_damaged(policy.checkpoint):
             return _over(policy.name, policy.lora, folder, policy)
-    foreign, sha256 = _foreign(origin, policy)
-    return hub.adapt(foreign, policy.lora, seed=LORA_SEED) if policy.lora else foreign, sha256
+    return _adapted(policy.name, policy.lora, policy)
+
+
+_shared: WeakValueDictionary[tuple[str, ...], Hub] = WeakValueDictionary()  # models under new adapters; they stay so
+_sharing = Lock()
+
+
+def _adapted(name: str, rank: int, policy: Model) -> tuple[Hub, str]:
+    """The model of a folder under new adapters, over weights that are in memory once."""
+    folder = folder_of(name)
+    if not rank:
+        return _foreign(folder, policy)
+    with _sharing:
+        sha256 = sha256_of(folder) if is_hub(folder) else weights.read(folder).sha256
+        key = (sha256, str(rank), *map(str, placed(policy.device, policy.dtype)))
+        known = _shared.get(key)
+        if known is None:
+            plain, sha256 = _foreign(folder, policy)
+            known = _shared[key] = hub.adapt(plain, rank, seed=LORA_SEED)
+    return hub.sharing(known), sha256
 
 
 def is_foreign(folder: Path) -> bool:
@@ -171,18 +195,16 @@ def _foreign(folder: Path, policy: Model) -> tuple[Hub, str]:
         return hub.load(folder, device=where, dtype=dtype), sha256_of(folder)
     shape = weights.read(folder).shape
     model, sha256 = _over(str(shape["base"]), int(shape["lora"]), folder, policy)
-    return hub.merge(model) if model.is_adapted else model, sha256
+    return hub.merge(hub.alone(model)) if model.is_adapted else model, sha256
 
 
 def _over(name: str, rank: int, folder: Path, policy: Model) -> tuple[Hub, str]:
     """What a checkpoint's folder holds, over the model that it was trained from."""
     tensors, manifest = weights.load(folder)
-    model, base = _foreign(folder_of(name), policy)
+    model, base = _adapted(name, rank, policy)
     if manifest.shape.get("base_sha256", base) != base:
         why = f"was trained from other files than those that lie in {folder_of(name)} now"
         raise BadInput(str(folder), why=why, remedy="restore the folder that it came from")
-    if rank:
-        model = hub.adapt(model, rank, seed=LORA_SEED)
     _put(model, tensors, str(folder))
     return model, manifest.sha256
 
@@ -222,7 +244,7 @@ def export(policy: Model, files: Artifacts | None, folder: Path, *, adapters: bo
     model, _ = load(policy, files)
     if isinstance(model, Transformer):
         return hub.save_llama(model, folder)
-    return hub.save(hub.merge(model) if model.is_adapted else model, folder)
+    return hub.save(hub.merge(hub.alone(model)) if model.is_adapted else model, folder)
 
 
 def _adapters(policy: Model, files: Artifacts | None) -> dict[str, Tensor]:
@@ -238,9 +260,15 @@ def _adapters(policy: Model, files: Artifacts | None) -> dict[str, Tensor]:
 
 
 def sha256_of(folder: Path) -> str:
-    """The hash of a Hugging Face folder's weights, config, tokenizer and template."""
+    """The hash of a Hugging Face folder's weights, config, tokenizer and template; files are read when they changed."""
+    files = sorted({file for form in DECIDES for file in folder.glob(form)})
+    return _sha256(tuple((str(file), (stat := file.stat()).st_size, stat.st_mtime_ns, stat.st_ino) for file in files))
+
+
+@lru_cache(maxsize=64)
+def _sha256(stamps: tuple[tuple[str, int, int, int], ...]) -> str:
     found = hashlib.sha256()
-    for file in sorted({file for form in DECIDES for file in folder.glob(form)}):
+    for file in (Path(name) for name, *_ in stamps):
         with file.open("rb") as opened:
             found.update(file.name.encode() + b"\0" + hashlib.file_digest(opened, "sha256").digest())
     return found.hexdigest()

@@ -22,6 +22,7 @@ from holdfast.contracts.envs import Bools, Choose, Observation, Spaces
 from holdfast.contracts.errors import BadInput
 
 HALF_LOG_TAU = 0.5 * log(2.0 * pi)
+DRAWS = 0  # the seed of what a policy draws when it is measured or serves
 FIRST_LOG_STD = -0.5  # of a continuous policy: wide enough to explore, narrow enough to stay within usual bounds
 
 
@@ -178,10 +179,11 @@ def one_thread() -> Iterator[None]:
 
 
 class Acting:
-    """A network that acts, by what it takes for best: in one environment, or in many side by side."""
+    """A network that acts, in one environment or in many side by side: by what it takes for best, or by drawing. Its
+    chance begins anew with each `reset` or `many`, so that the same environments see the same draws."""
 
-    def __init__(self, net: ActorCritic, spaces: Spaces) -> None:
-        self._net, self._spaces = net, spaces
+    def __init__(self, net: ActorCritic, spaces: Spaces, *, sampled: bool = False) -> None:
+        self._net, self._spaces, self._sampled = net, spaces, sampled
         self._choose, self._first = self.many(1), np.ones(1, np.bool_)
 
     def __call__(self, observation: Any, mask: Any = None) -> Any:
@@ -198,13 +200,13 @@ class Acting:
         self._choose, self._first = self.many(1), np.ones(1, np.bool_)
 
     def many(self, count: int) -> Choose:
-        hidden = self._net.begin(count)
+        hidden, rng = self._net.begin(count), np.random.default_rng(DRAWS)
 
         def choose(observation: Observation, first: Bools, /) -> NDArray[Any]:
             nonlocal hidden
             with torch.no_grad(), one_thread():
                 policy, hidden = action_distribution(self._net, observation, hidden, first)
-                return policy.best()
+                return policy.draw(rng) if self._sampled else policy.best()
 
         return choose
 

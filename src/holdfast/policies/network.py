@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.engine import Engine
-from holdfast.contracts.envs import Spaces
+from holdfast.contracts.envs import Choose, Observation, Spaces
 from holdfast.contracts.errors import BadInput, Lost
 from holdfast.contracts.policy import Actor, files_of
 from holdfast.contracts.release import PolicyKind
@@ -37,6 +37,7 @@ class Network:
     env: str = ""  # what it acts in; empty: to be fitted to one
     spaces: Spaces | None = None  # of that environment
     checkpoint: str | None = None  # id, in the store's folder; None: as it begins
+    sampled: bool = False  # whether it draws its choices, as it learnt to, or takes the likeliest
 
     def __post_init__(self) -> None:
         if self.width < 1:
@@ -44,7 +45,9 @@ class Network:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        return asdict(self)
+        """`sampled` is in it only where it is set: those of earlier versions keep their names."""
+        kept = asdict(self)
+        return kept if self.sampled else {name: value for name, value in kept.items() if name != "sampled"}
 
     @property
     def version(self) -> str:
@@ -115,4 +118,57 @@ class Network:
 
         net = self.load(engine.files)
         assert self.spaces is not None
-        return Actor(version=self.version, act=Acting(net, self.spaces))
+        return Actor(version=self.version, act=Acting(net, self.spaces, sampled=self.sampled))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scripted:
+    """Does what the environment's own script would do: the first version of a line that a network has to beat."""
+
+    kind: ClassVar[str] = PolicyKind.NETWORK
+
+    env: str = ""  # whose script; empty: to be fitted to one
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def version(self) -> str:
+        return f"scripted/{self.env}"
+
+    @property
+    def source(self) -> str:
+        return f"scripted:{self.env}"
+
+    @classmethod
+    def from_manifest(cls, manifest: Mapping[str, Any]) -> Scripted:
+        return cls(**manifest)
+
+    def fitted(self, env: str, _: Spaces) -> Scripted:
+        return replace(self, env=env)
+
+    def open(self, _: Engine) -> Actor:
+        return Actor(version=self.version, act=ScriptedAct(self.env))
+
+
+class ScriptedAct:
+    """Takes the action that the environment's script offers with each observation."""
+
+    def __init__(self, env: str) -> None:
+        self._env = env
+
+    def __call__(self, observation: Any, mask: Any = None) -> Any:
+        why, remedy = "acts where the environment offers its script with the observation", "play it in its environment"
+        raise BadInput(f"the script of {self._env}", why=why, remedy=remedy)
+
+    def reset(self) -> None:
+        pass
+
+    def many(self, count: int) -> Choose:
+        def choose(observation: Observation, first: Any, /) -> Any:
+            if observation.scripted is None:
+                raise BadInput(f"environment {self._env}", why="has no script", remedy="give hf.Network()")
+            return observation.scripted
+
+        return choose

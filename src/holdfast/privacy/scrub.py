@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import accumulate
+from itertools import accumulate, islice, takewhile
 from pathlib import Path
 from threading import Lock
 from typing import Any, Generic, TypeVar
@@ -36,6 +36,7 @@ V = TypeVar("V")
 TokenBytes = Callable[[int], bytes]  # the bytes of a token
 
 KEY_FILE, KEY_BYTES = "scrub.key", 32
+LEAST_BESIDE = 4  # letters and digits that stand beside a pseudonym and are replaced with it
 DIGITS = 8  # of a pseudonym: among ten thousand things two share one with a chance of 1 %
 WORDS: Mapping[str, str] = {  # the word for each kind; of two overlapping hits the first decides
     **dict.fromkeys([*detect.SECRETS, *detect.ASSIGNED], "secret"),
@@ -452,23 +453,39 @@ def _looks_like_json(text: str) -> bool:
 
 
 def merged(text: str, places: Iterable[Detection]) -> tuple[Detection, ...]:
-    """Overlapping hits become one, of the more important kind; pseudonyms are left alone."""
+    """Overlapping hits become one, of the more important kind; pseudonyms are left alone, and what is beside them
+    is not: anybody can write one behind a secret."""
     taken = sorted(places, key=lambda place: (place.start, place.end))
     if not taken:
         return ()
     there = [match.span() for match in PSEUDONYM.finditer(text)]
-    ends = [end for _, end in there]
+    if there:
+        ends = [end for _, end in there]
+        taken = [part for place in taken for part in _beside(text, place, there, ends)]
+        taken.sort(key=lambda place: (place.start, place.end))
     out: list[Detection] = []
     for place in taken:
-        first = bisect_right(ends, place.start)  # the first that ends after it begins
-        if first < len(there) and there[first][0] < place.end:
-            continue
         if out and place.start < out[-1].end:
             kind = min(out[-1].kind, place.kind, key=lambda kind: RANK[WORDS[kind]])
             out[-1] = Detection(kind, out[-1].start, max(out[-1].end, place.end))
         else:
             out.append(place)
     return tuple(out)
+
+
+def _beside(text: str, place: Detection, there: Sequence[tuple[int, int]], ends: Sequence[int]) -> Iterator[Detection]:
+    """What a hit holds besides pseudonyms, if it is more than signs and the words around them."""
+    at, end = place.start, place.end
+    first = bisect_right(ends, at)  # the first that ends after it begins
+    inside = list(takewhile(lambda span: span[0] < end, islice(there, first, None)))
+    if not inside:
+        yield place
+        return
+    for start, stop in [*inside, (end, end)]:
+        piece = text[at:start]
+        if sum(map(str.isalnum, piece)) >= LEAST_BESIDE and len(piece.split()) == 1:
+            yield Detection(place.kind, at, start)
+        at = max(at, stop)
 
 
 def count(scrubbed: Any) -> Counter[str]:
@@ -578,7 +595,7 @@ def _plain(word: str, text: str) -> str:
 def _told(key: str, text: str) -> str | None:
     """The kind of a value by its key; None if the key does not say or the value does not fit."""
     kind = _means(key)
-    if kind is None or not text.strip() or PSEUDONYM.search(text):
+    if kind is None or not any(map(str.isalnum, PSEUDONYM.sub("", text))):
         return None
     return kind if _fits(kind, text) else None
 

@@ -127,7 +127,7 @@ def decide(evidence: Evidence | None, criteria: Criteria) -> Decision:
     unmet = [check for check in found if not check.is_met]
     if evidence is not None and not unmet:
         names = [name for name in dict.fromkeys((evidence.primary, "safety")) if name in evidence.comparisons]
-        shown = [f"{name} {_interval(evidence.comparisons[name])}" for name in names]
+        shown = [_summed_up(evidence.comparisons[name]) for name in names]
         texts = (f"{', '.join(shown)}; all {len(found)} checks are met", *(check.text for check in found))
         return Decision(open=True, reasons=tuple(Reason(code=ALLOWED, text=text) for text in texts))
     reasons = tuple(
@@ -135,6 +135,13 @@ def decide(evidence: Evidence | None, criteria: Criteria) -> Decision:
     )
     needs = [check.needs for check in unmet if check.needs is not None]
     return Decision(open=False, reasons=reasons, needs=max(needs, default=None))
+
+
+def _summed_up(found: MetricComparison) -> str:
+    """The interval; of what bets on one side have proved, that side alone."""
+    if found.method == BETTING and found.margin:
+        return f"{found.metric} proved not worse by more than {found.margin:g}"
+    return f"{found.metric} {_interval(found)}"
 
 
 def checks(evidence: Evidence | None, criteria: Criteria) -> tuple[GateCheck, ...]:

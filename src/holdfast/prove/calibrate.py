@@ -8,10 +8,12 @@ promote. A plain paired z-test that is read equally often is measured beside the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from math import log
-from typing import Any, ClassVar
+from multiprocessing import get_context
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import scipy  # type: ignore[import-untyped]  # its parts load when they are used, which takes a second
@@ -269,23 +271,33 @@ class ErrorRates:
 
 
 Row = ErrorRate | Power | GuardRate
+T = TypeVar("T")
 STEPS = len(NULLS) + len(EFFECTS) + len(guard.METRICS)
 
 
-def calibrate(*, experiments: int, alpha: float, seed: int) -> Iterator[Row]:
-    """Row by row, because it takes minutes: first what must not happen, then what should, then the guard."""
+def rate_row(place: int, *, experiments: int, alpha: float, seed: int) -> Row:
+    """First what must not happen, then what should, then the guard. Its chance hangs on its place alone, so that rows
+    may be made in any order, or side by side."""
     if experiments < 100:
         why = "a rate near α would rest on a handful"
         raise BadInput(f"experiments = {experiments}", why=why, remedy="at least 100")
     if not 0.0 < alpha < 1.0:
         raise BadInput(f"alpha = {alpha}", why="must be above 0 and below 1")
-    streams = iter(np.random.default_rng(seed).spawn(STEPS))
-    for shape in NULLS:
-        yield error_rate(shape, experiments=experiments, alpha=alpha, rng=next(streams))
-    for effect in EFFECTS:
-        yield power(effect, experiments=experiments, alpha=alpha, rng=next(streams))
-    for metric in guard.METRICS:
-        yield guard_rate(metric, experiments=experiments, alpha=alpha, rng=next(streams))
+    asked: Any = {"experiments": experiments, "alpha": alpha, "rng": np.random.default_rng(seed).spawn(STEPS)[place]}
+    if place < len(NULLS):
+        return error_rate(NULLS[place], **asked)
+    if place < len(NULLS) + len(EFFECTS):
+        return power(EFFECTS[place - len(NULLS)], **asked)
+    return guard_rate(guard.METRICS[place - len(NULLS) - len(EFFECTS)], **asked)
+
+
+def in_processes(jobs: Sequence[Callable[[], T]], workers: int) -> Iterator[T]:
+    """What each job makes, in their order."""
+    if workers == 1:
+        yield from (job() for job in jobs)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        yield from (one.result() for one in [pool.submit(job) for job in jobs])
 
 
 def gathered(rows: Sequence[Row], *, experiments: int, alpha: float, seed: int) -> ErrorRates:

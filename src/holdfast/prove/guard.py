@@ -180,7 +180,8 @@ def watch(
     readings = {metric: _read(metric, arrivals, limits, now) for metric in limits.watched}
     if not arrivals.is_first.all():
         ours = arrivals.is_canary[arrivals.outcome]
-        once = [[arrivals.served[at] for at in np.flatnonzero(arrivals.is_first & (ours == arm))] for arm in (0, 1)]
+        at = [np.flatnonzero(arrivals.is_first & (ours == is_canary)).tolist() for is_canary in (False, True)]
+        once = [[arrivals.served[place] for place in places] for places in at]
         first = _arrivals(once[0], once[1], limits)
         readings = {metric: _cleared_by(_read(metric, first, limits, now), one) for metric, one in readings.items()}
     breaches = tuple(_reason(one, limits) for one in readings.values() if one.state == "breach")

@@ -22,7 +22,8 @@ from holdfast.store.writer import WriteFuture
 
 _b, _e = schema.budgets.c, schema.budget_events.c
 _u, _r, _a = schema.runs.c, schema.rollouts.c, schema.attempts.c
-FIXED = ("attempt", "tier", "assessment", "ceiling", "cap", "created_at")
+_columns = [column for column in _b if column.name != schema.CHECKSUM]
+FIXED = ("attempt", "tier", "assessment", "ceiling", "cap", "created_at", schema.CHECKSUM)
 
 
 _kept = fenced_insert(schema.budgets)
@@ -31,17 +32,17 @@ SAVE = _kept.on_conflict_do_update(
     set_={column.name: _kept.excluded[column.name] for column in _b if column.name not in FIXED},
 )
 ADD = fenced_insert(schema.budget_events)
-KEPT = select(*_b).where(_b.attempt == bindparam("token"))
+KEPT = select(*_columns).where(_b.attempt == bindparam("token"))
 _source_all = schema.budgets.join(schema.attempts, _a.key == _b.attempt).join(schema.rollouts, _r.key == _a.rollout)
 _source = _source_all.join(schema.runs, _u.key == _r.run)
 # An attempt that nothing was paid for has failed as much as one that broke off.
 _earned_nothing = and_(_r.final == _a.key, _r.reward <= 0)
 _failed = or_(and_(_a.status != "running", _a.status != "succeeded"), _earned_nothing)
 _known = (_u.id, _r.name, _a.number, _a.status, case((_failed, 1), else_=0))
-USES = select(*_b, *_known).select_from(_source).where(given(_r, "run"))
-USE = select(*_b, *_known).select_from(_source).where(_b.attempt == bindparam("token"))
+USES = select(*_columns, *_known).select_from(_source).where(given(_r, "run"))
+USE = select(*_columns, *_known).select_from(_source).where(_b.attempt == bindparam("token"))
 PAGE = USES.where(_b.attempt < bindparam("before")).order_by(_b.attempt.desc()).limit(AT_MOST)
-_ended = select(*_b, *_known).select_from(_source).where(given(_u, "project"), _a.status != "running")
+_ended = select(*_columns, *_known).select_from(_source).where(given(_u, "project"), _a.status != "running")
 ENDED: Select[Any] = _ended.order_by(_b.attempt.desc()).limit(AT_MOST)
 EVENTS = select(schema.budget_events).where(_e.attempt == bindparam("token")).order_by(_e.seq)
 

@@ -13,19 +13,35 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any, ClassVar
 
-from sqlalchemy import PrimaryKeyConstraint, Select, UniqueConstraint, and_, case, func, or_, select, text
+from sqlalchemy import (
+    PrimaryKeyConstraint,
+    Select,
+    Table,
+    Text,
+    UniqueConstraint,
+    and_,
+    case,
+    cast,
+    func,
+    literal_column,
+    or_,
+    select,
+    text,
+)
 
 from holdfast.contracts.errors import StoreError
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import DONE, AttemptState, RolloutState
 from holdfast.contracts.run import DesiredState, RunState
-from holdfast.store import rows, runs, schema, scorings
+from holdfast.store import rows, runs, schema, scorings, tasks
 from holdfast.store.artifacts import sha256_of
+from holdfast.store.commands import changed_tokens
 from holdfast.store.db import MIGRATING, migrations
 from holdfast.store.releases import has_source, recompute
-from holdfast.store.sql import Transaction, among, from_json
+from holdfast.store.sql import Transaction, among, from_json, sum_of
 from holdfast.store.store import Store
 
 MADE = re.compile(r"CREATE (?:UNIQUE )?(TRIGGER|INDEX|FUNCTION) (\w+)")
@@ -306,7 +322,7 @@ BOUND = select(_c.body, _c.judge, _c.criterion, _c.prompt, _c.labels)
 _m, _n = schema.commands.c, schema.ledger.c
 COMMANDS = select(_m.body, _m.project, _m.id, _m.answer)
 NOTED = select(_n.project, _n.body).where(_n.kind == "command")
-TOKENS, ALERTS = select(schema.tokens), select(schema.alerts)
+ALERTS = select(schema.alerts)
 
 
 def _missing_steps(run: str, before: int, after: int) -> str:
@@ -395,23 +411,38 @@ QUICK = text(f"PRAGMA quick_check({MOST})")
 FOREIGN = text("PRAGMA foreign_key_check")
 
 
-def parts(store: Store, *, quick: bool = False) -> list[tuple[str, Finder]]:
-    """What there is to look at, by name; each function gives the problems it finds."""
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What the ledger is compared with, besides itself and the file beside the store."""
+
+    key: bytes | None = None
+    copy: Path | None = None  # of the file beside the store, or a witness's
+
+
+UNSEALED = Sealed()
+
+
+def parts(
+    store: Store, *, quick: bool = False, deep: bool = False, sealed: Sealed = UNSEALED
+) -> list[tuple[str, Finder]]:
+    """What there is to look at, by name; each function gives the problems it finds. Deeply, every value is read."""
     found: list[tuple[str, Finder]] = []
     if store.db.engine.name == "sqlite":
         found.append(("file", partial(_file, store, quick)))
         found.append(("references", partial(_references, store)))
     found += [(name, partial(_broken, store, rules)) for name, rules in RULES.items()]
     found += [(name, partial(_read, store, look)) for name, look in READ]
-    found.append(("ledger", partial(_ledger, store)))
+    if deep:
+        found.append(("values", partial(changed_values, store)))
+    found.append(("ledger", partial(_ledger, store, sealed)))
     found.append(("blobs", store.blobs.broken))
     found.append(("weights", partial(_weights, store, quick)))
     return found
 
 
-def check(store: Store, *, quick: bool = False) -> Iterator[CheckedPart]:
+def check(store: Store, *, quick: bool = False, deep: bool = False, sealed: Sealed = UNSEALED) -> Iterator[CheckedPart]:
     """Finder at everything; what cannot be read is a problem of its part, and the rest is looked at all the same."""
-    for name, look in parts(store, quick=quick):
+    for name, look in parts(store, quick=quick, deep=deep, sealed=sealed):
         try:
             problems = tuple(look())
         except StoreError as error:
@@ -488,8 +519,7 @@ def _orders(view: Transaction) -> Iterator[str]:
         said = (found.id, found.action, found.subject, from_json(answer))
         if said != (identity, *(told.get(name) for name in ("action", "subject", "answer"))):
             yield f"order {identity}: is not the one that the ledger has"
-    for row in view.all(TOKENS, {}):
-        rows.token(row)
+    yield from changed_tokens(view)
     for row in view.all(ALERTS, {}):
         rows.alert(row)
 
@@ -502,6 +532,7 @@ READ: tuple[tuple[str, Callable[[Transaction], Iterable[str]]], ...] = (
     ("judgements", _judged),
     ("orders", _orders),
     ("recorded", runs.changed_steps),
+    ("tasks", tasks.changed),
     ("scored", scorings.changed),
     ("recount", recompute),
 )
@@ -513,6 +544,27 @@ def _read(store: Store, look: Callable[[Transaction], Iterable[str]]) -> list[st
     return found if len(found) <= MOST else [*found[:MOST], MORE]
 
 
+def changed_values(store: Store, tables: Iterable[Table] = schema.SUMMED) -> Iterator[str]:
+    """Rows that are not what was written. Postgres is asked for every value: it verifies its pages as it reads them."""
+    for table in tables:
+        try:
+            if store.db.engine.name != "sqlite":
+                read = func.md5(cast(literal_column(table.name), Text))
+                store.db.all(select(func.count(read)).select_from(table), {})
+                continue
+            keys = list(table.primary_key.columns)
+            wrong = sum_of(table, {column.name: column for column in table.c}) != table.c[schema.CHECKSUM]
+            found = store.db.all(select(*keys).where(wrong).limit(MOST + 1), {})
+        except StoreError as error:
+            yield f"{table.name}: a value cannot be read ({error.why or error})"
+            continue
+        for row in found[:MOST]:
+            named = ", ".join(f"{key.name} {value}" for key, value in zip(keys, row, strict=True))
+            yield f"{table.name}: the row with {named} is not what was written"
+        if len(found) > MOST:
+            yield MORE
+
+
 def _weights(store: Store, quick: bool) -> Iterator[str]:
     """Checkpoints whose files are gone or are not those that were saved; quickly, only whether there are any."""
     for checkpoint, uri, sha256 in store.db.all(SAVED, {}):
@@ -521,6 +573,7 @@ def _weights(store: Store, quick: bool) -> Iterator[str]:
             yield f"checkpoint {checkpoint}: its weights are not in {store.folder / str(uri)}"
 
 
-def _ledger(store: Store) -> Iterator[str]:
-    store.ledger.verify()
-    return iter(())
+def _ledger(store: Store, sealed: Sealed) -> Iterator[str]:
+    store.ledger.verify(key=sealed.key, copy=sealed.copy)
+    if sealed.copy is None and (missing := store.ledger.unnoted()) is not None:
+        yield missing

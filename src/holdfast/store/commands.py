@@ -8,7 +8,7 @@ raised is decided in `operate`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -119,6 +119,36 @@ ALL_TOKENS = _my_tokens.order_by(_tokens.key)
 ANY = select(_tokens.key).where(given(schema.tokens, "sha256"))
 EXPIRE, REVOKE = (sql.changing(schema.tokens, "token", name) for name in ("expires_at", "revoked_at"))
 DAY_S = 86_400.0
+EVERY_TOKEN = select(schema.tokens).order_by(_tokens.key)
+_noted = schema.ledger.c
+TOKENS_NOTED = select(_noted.project, _noted.body).where(_noted.kind == "token").order_by(_noted.seq)
+
+
+def fingerprint(sha256: str) -> str:
+    """Of a token's hash: it tells one from another, and is no help to whoever reads the ledger."""
+    return hashlib.sha256(sha256.encode()).hexdigest()[:32]
+
+
+def changed_tokens(view: Transaction) -> Iterator[str]:
+    """Tokens that are not as the ledger has them, a sentence each; the chain shows a change of the ledger."""
+    due: dict[tuple[str, str], dict[str, Any]] = {}
+    for project, told in view.all(TOKENS_NOTED, {}):
+        body = from_json(told)
+        if (made := body.get("add")) is not None:
+            due[project, made] = {"is_revoked": False, **body}
+        for name, change in (("revoke", {"is_revoked": True}), ("rotate", {"expires_at": body.get("old_expires_at")})):
+            if (project, body.get(name)) in due:
+                due[project, body[name]] |= change
+    for row in view.all(EVERY_TOKEN, {}):
+        token, project = rows.token(row), row[1]
+        kept = {"label": token.label, "role": str(token.role), "expires_at": token.expires_at}
+        kept |= {"is_revoked": token.revoked_at is not None, "fingerprint": fingerprint(token.sha256)}
+        noted = due.get((project, token.id))
+        if noted is None:
+            yield f"token {token.id}: is not in the ledger"
+            continue
+        if wrong := [name for name, value in kept.items() if name in noted and noted[name] != value]:
+            yield f"token {token.id}: its {wrong[0].removeprefix('is_')} is not what the ledger has"
 
 
 class Tokens(OfProject):
@@ -202,6 +232,7 @@ class Tokens(OfProject):
         times = {"created_at": made.created_at, "expires_at": made.expires_at, "revoked_at": None}
         key = tx.one(ADD, {**values, **times})[0]
         body = {"add": f"tok-{key}", "label": label, "role": made.role, "expires_at": made.expires_at, **more}
+        body["fingerprint"] = fingerprint(made.sha256)
         ledger.append(tx, self._project, None, "token", who, body, made.created_at)
         return rows.token(tx.one(FIND_TOKEN, values))
 

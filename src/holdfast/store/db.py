@@ -34,10 +34,11 @@ from holdfast.contracts.errors import (
 )
 from holdfast.store import schema
 from holdfast.store.notifications import TOPICS, Notifications
-from holdfast.store.sql import Book, Params, Transaction
+from holdfast.store.sql import Book, Params, Transaction, checksum
 from holdfast.store.writer import WriteFuture, Writer
 
 PATIENCE_S = 30.0
+COMMITS = "commits"  # the counter of all commits, beside those of the topics
 SILENT_S = 2.0  # whoever waits longer for a lock is told for whom
 LOG = logging.getLogger(__name__)
 # The operating system keeps pages as well: a larger cache speeds up nothing, and lets a process grow for hours.
@@ -45,7 +46,8 @@ WRITE_CACHE_KB, READ_CACHE_KB = 16_384, 4_096
 IDLE = 4  # connections for looking that are kept open; more looks at once open more, and close them again
 _change = update(schema.pulse).where(schema.pulse.c.topic == bindparam("t"))
 _bump = _change.values(n=schema.pulse.c.n + 1).returning(schema.pulse.c.n)
-_pulses = select(schema.pulse.c.topic, schema.pulse.c.n)
+_pulses_of = select(schema.pulse.c.n).where(schema.pulse.c.topic == bindparam("t"))
+_pulses = select(schema.pulse.c.topic, schema.pulse.c.n).where(schema.pulse.c.topic != COMMITS)
 
 
 class SQLite:
@@ -65,11 +67,14 @@ class SQLite:
             raise self.translate(error) from error
 
     def _connect(self, read_only: bool) -> sqlite3.Connection:
+        if not read_only:
+            make_private(self.path)
         connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, cached_statements=256)
         # Whoever only looks meets a lock while a file is made, or recovered after a crash: SQLite may wait for that.
         connection.execute("PRAGMA busy_timeout = 10000")
         connection.execute(f"PRAGMA cache_size = -{READ_CACHE_KB if read_only else WRITE_CACHE_KB}")
         connection.execute("PRAGMA temp_store = MEMORY")
+        connection.create_function("hf_checksum", -1, checksum, deterministic=True)
         if read_only:
             connection.execute("PRAGMA query_only = ON")
         else:
@@ -142,7 +147,7 @@ class SQLiteSession:
     def __init__(self, engine: SQLite) -> None:
         self._engine, self.translate = engine, engine.translate
         self._connection = engine.connect(read_only=False)
-        self.close = self._connection.close
+        self._mark = CommitMark(engine.path)
         self._jitter = random.Random()  # spreads waiting processes; no result depends on it
 
     def begin(self) -> Transaction:
@@ -167,7 +172,9 @@ class SQLiteSession:
     def commit(self, transaction: Transaction) -> None:
         for topic in transaction.topics:
             transaction.topics[topic] = transaction.one(_bump, {"t": topic})[0]
+        commits = transaction.one(_bump, {"t": COMMITS})[0]
         self._connection.execute("COMMIT")
+        self._mark.set(commits)
 
     def rollback(self) -> None:
         if self._connection.in_transaction:  # a full disk has already rolled back by itself
@@ -175,6 +182,57 @@ class SQLiteSession:
 
     def is_passing(self, error: Exception) -> bool:
         return False
+
+    def close(self) -> None:
+        self._connection.close()
+        self._mark.close()
+
+
+class CommitMark:
+    """How many commits the store has had, in a file beside it.
+
+    It is set after each commit, so that a store never has fewer: one that has lost them, since its log was deleted or
+    torn, or since an older copy was put in its place."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(f"{path}-mark")
+        try:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, path.stat().st_mode & 0o666)
+        except OSError:  # one witness less
+            self._file = -1
+
+    def set(self, commits: int) -> None:
+        if self._file >= 0:
+            with suppress(OSError):
+                os.pwrite(self._file, b"%020d\n" % commits, 0)
+
+    def get(self) -> int:
+        """0 where nothing was noted, or it cannot be read."""
+        with suppress(OSError, ValueError):
+            return int(os.pread(self._file, 21, 0))
+        return 0
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def refuse_lost_commits(engine: SQLite) -> None:
+    """StoreCorrupt where the store has fewer commits than were made: nobody is to go on without noticing it."""
+    mark, connection = CommitMark(engine.path), engine.connect(read_only=True)
+    try:
+        noted = mark.get()  # before the store is read: a commit in between is no loss
+        row = connection.execute(engine.book[_pulses_of], {"t": COMMITS}).fetchone()
+    except sqlite3.Error as error:
+        raise engine.translate(error) from error
+    finally:
+        connection.close()
+        mark.close()
+    if row is not None and row[0] < noted:
+        why = f"{noted - row[0]} commits are missing that were made: its -wal file was deleted or torn, or it is a copy"
+        remedy = f"put the files of the store back together; to go on without them delete {mark.path}"
+        raise StoreCorrupt(f"store {engine.path}", why=why, remedy=remedy)
 
 
 def is_store_file(path: Path) -> bool:
@@ -417,6 +475,7 @@ class Db:
         self._pid = os.getpid()
         self._idle: list[Reader] = []  # the one used last is used next
         self._closed = False
+        self.entered: Callable[[Transaction, int, str], None] = lambda view, seq, sha256: None  # told of the ledger
         self.changes = Notifications(engine, poll_s)
         self._writer = Writer(engine.session(), self._committed)
 
@@ -493,8 +552,8 @@ class Db:
 
     def _committed(self, transaction: Transaction) -> None:
         self.changes.committed(transaction.topics)
-        for call in transaction.calls:
-            call()
+        if transaction.entry is not None:
+            self.entered(transaction, *transaction.entry)
 
     def _refuse_children(self) -> None:
         if os.getpid() != self._pid:  # the writer's thread did not come along: nobody would ever answer
@@ -518,6 +577,8 @@ def open_db(url: str, *, create: bool = True, migrate: bool = True, poll_s: floa
             raise StoreError(where, why=f"{schema_is}, not {HEAD}", remedy="run 'holdfast store migrate'")
     if found != HEAD:
         upgrade(engine)
+    if isinstance(engine, SQLite):
+        refuse_lost_commits(engine)
     return Db(engine, poll_s=poll_s)
 
 
@@ -608,9 +669,22 @@ def migrations() -> Any:
     return config
 
 
+def make_private(path: Path) -> None:
+    """Makes the file for its owner alone; of one that is there, all others lose what everybody had."""
+    with suppress(OSError):  # whoever may not write is told so by SQLite, in its own words
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            mode = os.fstat(descriptor).st_mode
+            if mode & 0o007:
+                os.fchmod(descriptor, mode & 0o770)
+        finally:
+            os.close(descriptor)
+
+
 def with_parent(path: Path) -> Path:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)  # weights and spans lie there, too
     except OSError as error:
         why = error.strerror or str(error)
         raise StoreError(f"folder {path.parent}", why=why, remedy="choose a place you may write") from error

@@ -1,59 +1,98 @@
 """The ledger: an append-only chain of what was decided and by whom; each entry carries the hash of the one before.
 
 The database refuses updates and deletes. `verify` recomputes the chain, so that a change made behind its back shows,
-and compares it with a file beside the store: where the ledger stood at each decision about a release, a line each. The
-chain shows a change in its middle; the file also shows that its end was cut or that all of it was written anew.
+and compares it with a file beside the store: where the ledger stood after each commit that added to it, a line each.
+The chain shows a change in its middle; the file also shows that its end was cut or that all of it was written anew.
+Whoever can write both can make them fit again. With a key that is kept elsewhere each line is sealed, and cannot be
+made without it; a copy of the file, or an append-only witness, shows that both were set back.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hmac import compare_digest
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import bindparam, select, text
 
-from holdfast.contracts.errors import NotFound, StoreCorrupt, StoreError
+from holdfast.contracts.errors import BadInput, NotFound, StoreCorrupt, StoreError
 from holdfast.contracts.run import LedgerEntry
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
-from holdfast.store.sql import AT_MOST, Transaction, into, to_json
+from holdfast.store.sql import AT_MOST, Transaction, among, into, to_json
 from holdfast.store.writer import WriteFuture
 
 NAME = "ledger.anchors"
-LINE = re.compile(r'(\d{1,18}) ([0-9a-f]{64}) (".*")')
+LINE = re.compile(r'(\d{1,18}) ([0-9a-f]{64}) (".*")(?: ([0-9a-f]{64}))?')
+LEAST_KEY = 32  # bytes
 DATABASE = text("SELECT oid FROM pg_database WHERE datname = current_database()")  # another one after a drop
 
 
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A line: where the ledger stood."""
+
+    seq: int
+    sha256: str
+    seal: str | None = None
+
+
+def read_key(path: Path, *, apart_from: Path | None = None) -> bytes:
+    """The key that seals; BadInput for one that is too short, or lies where whoever it guards against can read it."""
+    remedy = "make one elsewhere: head -c 32 /dev/urandom > FILE"
+    try:
+        key = path.expanduser().read_bytes()
+    except OSError as error:
+        raise BadInput(f"seal key {path}", why=error.strerror or str(error), remedy=remedy) from error
+    if len(key) < LEAST_KEY:
+        raise BadInput(f"seal key {path}", why=f"has {len(key)} bytes, {LEAST_KEY} are needed", remedy=remedy)
+    if apart_from is not None and path.expanduser().absolute().is_relative_to(apart_from.absolute()):
+        why = "lies beside the store: whoever can change the one can read the other"
+        raise BadInput(f"seal key {path}", why=why, remedy="keep it elsewhere")
+    return key
+
+
 class LedgerCheckpoints:
-    def __init__(self, folder: Path, store: str) -> None:
-        self.path, self._store = folder / NAME, store
+    def __init__(self, folder: Path, store: str, key: bytes | None = None) -> None:
+        self.path, self._store, self._key = folder / NAME, store, key
         self._name: str | None = None
 
-    def add(self, view: Transaction, seq: int, sha256: str) -> None:
-        """Note the entry once the transaction is committed."""
-        name = self._named(view)
-        view.afterwards(lambda: self._write(f"{seq} {sha256} {name}\n".encode()))
+    def note(self, view: Transaction, seq: int, sha256: str) -> None:
+        """Note the entry, which is committed."""
+        self._write(self.path, self.line(view, seq, sha256, self._key))
 
-    def of(self, view: Transaction) -> dict[int, list[str]]:
-        """The hashes that were noted of this store, by entry."""
-        found: dict[int, list[str]] = {}
-        try:
-            lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
-        except FileNotFoundError:
-            return found
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise StoreError(f"file {self.path}", why=why, remedy="make it readable, or move it away") from error
-        name = self._named(view)
-        for line in lines:
-            match = LINE.fullmatch(line)  # a line that was torn by a crash says nothing
-            if match is not None and match[3] == name:
-                found.setdefault(int(match[1]), []).append(match[2])
+    def line(self, view: Transaction, seq: int, sha256: str, key: bytes | None) -> str:
+        text = f"{seq} {sha256} {self._named(view)}"
+        return text if key is None else f"{text} {_seal(key, text)}"
+
+    def seal(self, view: Transaction, seq: int, sha256: str, key: bytes, witness: Path | None = None) -> str:
+        """Note the entry under the key, in the file and at the witness; StoreError where one cannot be written."""
+        text = self.line(view, seq, sha256, key)
+        for path in filter(None, (self.path, witness)):
+            if not self._write(path, text):
+                raise StoreError(f"file {path}", why="cannot be written", remedy="see its folder and its rights")
+        return text
+
+    def of(self, view: Transaction, *, key: bytes | None = None, copy: Path | None = None) -> list[Anchor]:
+        """The lines about this store, of the file and of a copy; with a key, StoreCorrupt for one sealed otherwise."""
+        name, found = self._named(view), list[Anchor]()
+        for path in filter(None, (self.path, copy)):
+            for line in _lines(path, is_copy=path == copy):
+                match = LINE.fullmatch(line)  # a line that was torn by a crash says nothing
+                if match is None or match[3] != name:
+                    continue
+                sealed = f"{match[1]} {match[2]} {match[3]}"
+                if key is not None and match[4] is not None and not compare_digest(match[4], _seal(key, sealed)):
+                    why = f"the line of {path.name} about entry {match[1]} was not sealed with this key"
+                    raise StoreCorrupt("ledger", why=why, remedy=OTHERWISE)
+                found.append(Anchor(int(match[1]), match[2], match[4]))
         return found
 
     def _named(self, view: Transaction) -> str:
@@ -62,10 +101,11 @@ class LedgerCheckpoints:
             self._name = json.dumps(self._store if view.is_sqlite else f"{self._store}#{view.one(DATABASE, {})[0]}")
         return self._name
 
-    def _write(self, line: bytes) -> None:
+    def _write(self, path: Path, text: str) -> bool:
+        line = f"{text}\n".encode()
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
             try:
                 size = os.fstat(descriptor).st_size
                 is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
@@ -74,14 +114,31 @@ class LedgerCheckpoints:
             finally:
                 os.close(descriptor)
         except OSError:
-            return  # the decision stands: it is on disk already, and only has one witness less
+            return False  # what was decided stands: it is on disk already, and only has one witness less
+        return True
+
+
+def _lines(path: Path, *, is_copy: bool) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not is_copy:
+            return []
+        why = error.strerror or str(error)
+        raise StoreError(f"file {path}", why=why, remedy="make it readable, or move it away") from error
+
+
+def _seal(key: bytes, text: str) -> str:
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
 
 GENESIS = "0" * 64
 PAGE = 1000
+SEALED_BY = "HOLDFAST_SEAL_KEY"  # the environment names the file with the key
 UNPROVEN = "compare with an exported copy; decisions after that place are not proven"
 OTHERWISE = f"{UNPROVEN}; where an older copy was put back on purpose, move that file away"
 _c = schema.ledger.c
+ANY_DECISION = select(_c.seq).where(among(_c.kind, "release", "account")).limit(1)
 LAST = select(_c.seq, _c.sha256).order_by(_c.seq.desc()).limit(1)
 APPEND = into(schema.ledger)
 AFTER = select(schema.ledger).where(_c.seq > bindparam("after")).order_by(_c.seq).limit(AT_MOST)
@@ -100,6 +157,7 @@ def append(
     values |= {"body": to_json(body), "previous": previous}
     values["sha256"] = digest(values)
     tx.run(APPEND, values)
+    tx.entry = (seq, str(values["sha256"]))
     return seq, str(values["sha256"])
 
 
@@ -141,11 +199,16 @@ class Ledger(OfProject):
             if row[2] == self._project and run in (None, row[3]):
                 yield rows.ledger_entry(row)
 
-    def verify(self) -> int:
-        """The number of entries, or StoreCorrupt with the first place where the chain is broken."""
-        noted = self._db.reading(
-            self._checkpoints.of
-        )  # before the chain: of what is noted later, nothing is missing now
+    def verify(self, *, key: bytes | None = None, copy: Path | None = None) -> int:
+        """The number of entries, or StoreCorrupt with the first place where the chain is broken.
+
+        With a key its last entry must be sealed; `copy` is one of the file beside the store, kept elsewhere."""
+        # Before the chain: of what is noted later, nothing is missing now.
+        anchors = self._db.reading(lambda view: self._checkpoints.of(view, key=key, copy=copy))
+        noted = dict[int, list[str]]()
+        for one in anchors:
+            noted.setdefault(one.seq, []).append(one.sha256)
+        sealed = max((one.seq for one in anchors if one.seal is not None), default=0)
         previous, expected = GENESIS, 1
         names = [column.name for column in _c]
         for row in self._pages():
@@ -166,7 +229,28 @@ class Ledger(OfProject):
         if noted:
             why = f"ends with entry {expected - 1}, and {NAME} noted entry {max(noted)}: its end was cut off"
             raise StoreCorrupt("ledger", why=why, remedy=OTHERWISE)
+        if key is not None and sealed < expected - 1:
+            why = f"entries {sealed + 1} to {expected - 1} are not sealed: nothing shows whether they were written anew"
+            remedy = f"look at them, then 'holdfast store seal'; {SEALED_BY} seals from the start"
+            raise StoreCorrupt("ledger", why=why, remedy=remedy)
         return expected - 1
+
+    def unnoted(self) -> str | None:
+        """What is wrong where there are decisions, and no line about this store tells of any."""
+        if self._db.engine.name != "sqlite":  # a database that was restored from a dump has another name
+            return None
+        if self._db.reading(self._checkpoints.of) or self._db.one(ANY_DECISION, {}) is None:
+            return None
+        why = f"{self._checkpoints.path} has no line about this store: it was deleted, or the store came without it"
+        return f"ledger: {why}; put it back, or compare with a copy by --anchors FILE"
+
+    def seal(self, key: bytes, witness: Path | None = None) -> str:
+        """Verify the chain, then seal its last entry; the line that was written."""
+        self.verify()
+        last = self._db.one(LAST, {})
+        if last is None:
+            raise NotFound("ledger", why="has no entries", remedy="there is nothing to seal yet")
+        return self._db.reading(lambda view: self._checkpoints.seal(view, last[0], last[1], key, witness), again=False)
 
     def _pages(self) -> Iterator[Any]:
         after = 0

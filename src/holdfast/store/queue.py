@@ -53,7 +53,7 @@ ATTEMPT_TURN = select(_a.key).where(FENCE).with_for_update(key_share=True)
 
 def fenced_insert(table: Any, **computed: Any) -> Any:
     """INSERT … SELECT from the attempt's own row, if the fence lets it through: one statement, no gap."""
-    names = [column.name for column in table.c if column.name != "attempt"]
+    names = [column.name for column in table.c if column.name not in ("attempt", schema.CHECKSUM)]
     values = [computed.get(name, bindparam(name, type_=table.c[name].type)).label(name) for name in names]
     return insert(table).from_select(["attempt", *names], select(_a.key, *values).where(FENCE))
 

@@ -17,8 +17,7 @@ from holdfast.contracts.records import encode
 from holdfast.contracts.release import PolicyKind, Release, Stage, check_name, move
 from holdfast.contracts.run import LedgerEntry
 from holdfast.store import artifacts, ledger, notifications, rows, schema, sql
-from holdfast.store.db import Db
-from holdfast.store.ledger import LedgerCheckpoints, OfProject
+from holdfast.store.ledger import OfProject
 from holdfast.store.sql import Transaction, changing, from_json, given, into, to_json
 from holdfast.store.writer import WriteFuture
 
@@ -129,10 +128,6 @@ BY_HAND = "rollback_by_hand"  # the code of a person's rollback: the one that ca
 
 
 class Releases(OfProject):
-    def __init__(self, db: Db, project: str, checkpoints: LedgerCheckpoints) -> None:
-        super().__init__(db, project)
-        self._checkpoints = checkpoints
-
     def add(
         self,
         *,
@@ -334,7 +329,7 @@ class Releases(OfProject):
                 if entry.body.get("charge") == key:
                     return entry.body
             body = make(known, history)
-            self._checkpoints.add(tx, *ledger.append(tx, self._project, run, "account", who, body, now))
+            ledger.append(tx, self._project, run, "account", who, body, now)
             tx.touch(notifications.RELEASES)
             return body
 
@@ -424,7 +419,7 @@ class Releases(OfProject):
         tx.run(MOVE, {"release": key, **values, "evidence": evidence, "changed_at": now})
 
     def _note(self, tx: Transaction, who: str, body: Mapping[str, Any], now: float) -> None:
-        self._checkpoints.add(tx, *ledger.append(tx, self._project, None, "release", who, body, now))
+        ledger.append(tx, self._project, None, "release", who, body, now)
         tx.touch(notifications.RELEASES)
 
     def _alone(self, tx: Transaction) -> None:

@@ -55,7 +55,7 @@ Decoder = Callable[[Any], Any]
 
 def _but(table: Table, *names: str) -> Columns:
     """All columns of a table but these, in their order."""
-    return tuple(column for column in table.c if column.name not in names)
+    return tuple(column for column in table.c if column.name not in (*names, schema.CHECKSUM))
 
 
 ROLLOUT = _but(schema.rollouts, "run", "final")

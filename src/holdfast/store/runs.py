@@ -21,7 +21,7 @@ from sqlalchemy import BindParameter, bindparam, func, select, update
 from holdfast.contracts.commands import WANTS, guarded
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, IllegalMove, NotFound, StaleLease, StoreCorrupt
 from holdfast.contracts.run import LEGACY_STEP, DesiredState, Process, RunRecord, RunState, StepRecord, WorkerRecord
-from holdfast.store import ledger, notifications, rows, schema, sql
+from holdfast.store import ledger, notifications, rows, schema, sql, tasks
 from holdfast.store.db import Db
 from holdfast.store.ledger import OfProject
 from holdfast.store.notifications import LOOK_S, ORDERS, Notifications
@@ -157,6 +157,8 @@ class Runs:
         def operation(tx: Transaction) -> RunRecord:
             self.driven_in(tx, run_id, driver)
             tx.run(END, {"run": key, "state": str(state), "now": now, "error": error})
+            if (given := tasks.of_run(tx, key)) is not None:
+                ledger.append(tx, self.project, run_id, tasks.KIND, who, given, now)
             ledger.append(tx, self.project, run_id, "run", who, {"end": state, "error": error}, now)
             tx.touch(notifications.ORDERS)
             return rows.run(tx.one(FIND, {"project": self.project, "id": run_id}))

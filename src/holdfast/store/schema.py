@@ -335,3 +335,10 @@ pulse = _table(
     _text("topic*"),
     _big("n"),
 )
+
+# Of the other columns but `key`, as `sql.checksum` computes it; NULL: of a row from before, or on Postgres, which has
+# checksums of its own. The ledger has a chain instead.
+CHECKSUM = "checksum"
+SUMMED = tuple(table for table in metadata.sorted_tables if table not in (ledger, pulse))
+for _each in SUMMED:
+    _each.append_column(Column(CHECKSUM, Big))

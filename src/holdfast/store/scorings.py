@@ -53,7 +53,7 @@ OF_RUN = (
     select(schema.scorings).where(given(schema.scorings, "project", "run"), _c.sha256.is_not(None)).order_by(_c.key)
 )
 AFTER = (
-    select(*(column for column in _s if column.name != "scoring"))
+    select(*(column for column in _s if column.name not in ("scoring", schema.CHECKSUM)))
     .where(
         given(_s, "scoring"),
         tuple_(_s.rollout, _s.seq)
@@ -138,7 +138,7 @@ class Scorings:
     def _found(self, run: str, name: str) -> Any:
         self._runs.key(run)
         row = self._db.one(FIND, {"project": self._runs.project, "run": run, "name": name})
-        if row is None or row[-1] is None:
+        if row is None or row[8] is None:
             why = "there is none" if row is None else "is being written, or was never finished"
             raise NotFound(f"scoring {name} of {run}", why=why, remedy="score the run again")
         return row
@@ -177,7 +177,7 @@ class Scorings:
     def _clear(self, named: Mapping[str, str]) -> None:
         """Remove what an interrupted scoring of this name left; Conflict where there is a whole one."""
         row = self._db.one(FIND, dict(named))
-        if row is not None and row[-1] is not None:
+        if row is not None and row[8] is not None:
             raise _taken(named)
         if row is not None:
             self._remove(row[0])

@@ -8,16 +8,35 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any, overload
 
-from sqlalchemy import BindParameter, ColumnElement, Executable, Table, Update, and_, bindparam, or_, update
+from sqlalchemy import (
+    BindParameter,
+    Column,
+    ColumnElement,
+    Executable,
+    Table,
+    Update,
+    and_,
+    bindparam,
+    func,
+    literal_column,
+    null,
+    or_,
+    update,
+)
+from sqlalchemy import Insert as InsertBase
 from sqlalchemy.dialects.postgresql import Insert, insert  # both engines compile its ON CONFLICT
+from sqlalchemy.dialects.postgresql.dml import OnConflictDoUpdate
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from holdfast.contracts.errors import BadRecord
+from holdfast.store.schema import CHECKSUM
 
 Params = dict[str, Any]
 _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
@@ -67,7 +86,8 @@ def number(text: str) -> int | None:
 
 def into(table: Table, *keys: str, but: Sequence[str] = ("key",), **fixed: Any) -> Insert:
     """INSERT with a parameter for each column but these; with `keys`, of two with the same ones the first stays."""
-    values: dict[str, Any] = {column.name: bindparam(column.name) for column in table.c if column.name not in but}
+    names = [column.name for column in table.c if column.name not in (*but, CHECKSUM)]
+    values: dict[str, Any] = {name: bindparam(name) for name in names}
     made = insert(table).values({**values, **fixed})
     return made.on_conflict_do_nothing(index_elements=keys) if keys else made
 
@@ -83,6 +103,59 @@ def given(table: Table | ReadOnlyColumnCollection[str, Any], *names: str) -> Col
     return and_(*(columns[name] == bindparam(name) for name in names))
 
 
+def checksum(*values: Any) -> int:
+    """Of a row's values, as SQLite gives them; 1 and 1.0 are the same, since a column may make the one the other."""
+    parts = [
+        value if isinstance(value, str) else "\0" if value is None else repr(float(value)) if value == value else "nan"
+        for value in values
+    ]
+    return zlib.crc32("\x1f".join(parts).encode("utf-8", "surrogatepass"))
+
+
+def sum_of(table: Table, values: Mapping[str, Any]) -> Any:
+    """The checksum of a row of the table with these values."""
+    names = sorted(column.name for column in table.c if column.name not in ("key", CHECKSUM))
+    return func.hf_checksum(*(_written_out(values[name]) for name in names))
+
+
+def _written_out(value: Any) -> Any:
+    """A fixed value as text: SQLAlchemy gives the parameter that it would be the name of its column, once only."""
+    is_fixed = isinstance(value, BindParameter) and not value.required
+    return literal_column(_literal(value.value)) if is_fixed else value
+
+
+def summed(statement: Executable) -> Executable:
+    """The same statement, which also keeps the checksum of each row that it writes, as SQLite computes it."""
+    if not isinstance(statement, InsertBase | Update):
+        return statement
+    table = statement.table
+    if not isinstance(table, Table) or CHECKSUM not in table.c:
+        return statement
+    named = {getattr(key, "name", key): value for key, value in (statement._values or {}).items()}
+    if isinstance(statement, Update):
+        return statement.values({CHECKSUM: sum_of(table, {**{c.name: c for c in table.c}, **named})})
+    defaults = {column.name: _default(column) for column in table.c}
+    if statement.select is None:
+        made = statement.values({CHECKSUM: sum_of(table, {**defaults, **named})})
+    else:
+        names, chosen = list(statement._select_names or ()), statement.select
+        given = dict(zip(names, (getattr(one, "element", one) for one in chosen.selected_columns), strict=True))
+        source = chosen.add_columns(sum_of(table, {**defaults, **given}))
+        made = insert(table).from_select([*names, CHECKSUM], source)
+        made._post_values_clause, made._returning = statement._post_values_clause, statement._returning
+    if isinstance(clause := made._post_values_clause, OnConflictDoUpdate):
+        changed = {getattr(key, "name", key): value for key, value in dict(clause.update_values_to_set).items()}
+        clause = copy(clause)
+        total = sum_of(table, {**{c.name: c for c in table.c}, **changed})
+        clause.update_values_to_set = {**dict(clause.update_values_to_set), CHECKSUM: total}
+        made._post_values_clause = clause
+    return made
+
+
+def _default(column: Column[Any]) -> Any:
+    return null() if column.server_default is None else column.server_default.arg  # type: ignore[attr-defined]
+
+
 class Book(dict[Executable, str]):
     """Statement → text in one engine's dialect, filled on first use."""
 
@@ -92,7 +165,8 @@ class Book(dict[Executable, str]):
 
     def __missing__(self, statement: Executable) -> str:
         assert isinstance(statement, ClauseElement)
-        compiled = statement.compile(dialect=self._dialect, compile_kwargs={"render_postcompile": True})
+        text_of: Any = summed(statement) if self.is_sqlite else statement
+        compiled = text_of.compile(dialect=self._dialect, compile_kwargs={"render_postcompile": True})
         text = str(compiled)
         for name, bind in getattr(compiled, "binds", {}).items():
             if not bind.required:  # a fixed value: written out, since partial indexes are only used when it is
@@ -119,12 +193,12 @@ def _literal(value: object) -> str:
 class Transaction:
     """What an operation gets: run statements, and say which topics it touched."""
 
-    __slots__ = ("_book", "_connection", "_execute", "calls", "topics")
+    __slots__ = ("_book", "_connection", "_execute", "entry", "topics")
 
     def __init__(self, connection: Any, book: Book) -> None:
         self._connection, self._execute, self._book = connection, connection.execute, book
         self.topics: dict[str, int] = {}
-        self.calls: list[Callable[[], None]] = []
+        self.entry: tuple[int, str] | None = None  # of the ledger, that it added last: number and hash
 
     @property
     def is_sqlite(self) -> bool:
@@ -152,7 +226,3 @@ class Transaction:
 
     def touch(self, topic: str) -> None:
         self.topics[topic] = 0
-
-    def afterwards(self, call: Callable[[], None]) -> None:
-        """To be called once this is committed, and before anybody has the answer; it must not fail."""
-        self.calls.append(call)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +22,7 @@ from holdfast.store.dashboard_queries import DashboardQueries
 from holdfast.store.db import Db, SQLite, open_db
 from holdfast.store.experiments import Flags, Trials
 from holdfast.store.judgements import Judgements
-from holdfast.store.ledger import Ledger, LedgerCheckpoints
+from holdfast.store.ledger import SEALED_BY, Ledger, LedgerCheckpoints, read_key
 from holdfast.store.queue import Queue
 from holdfast.store.releases import Releases
 from holdfast.store.runs import Runs, Steps, Workers
@@ -38,14 +39,16 @@ APART = "blob"  # the key of what stands in its place
 class Store:
     """Everything durable. Writes return a `Pending` (`.result()` or `await`); reads return at once."""
 
-    def __init__(self, db: Db, project: str, state_folder: Path) -> None:
+    def __init__(self, db: Db, project: str, state_folder: Path, seal_key: Path | None = None) -> None:
         self.db, self.project = db, project
         self.url = db.engine.url
         if isinstance(db.engine, SQLite):
             self.folder, name = db.engine.path.parent, db.engine.path.name
         else:
             self.folder, name = state_folder.absolute(), db.engine.url
-        anchors = LedgerCheckpoints(self.folder, name)
+        key = None if seal_key is None else read_key(seal_key, apart_from=self.folder)
+        anchors = LedgerCheckpoints(self.folder, name, key)
+        db.entered = anchors.note
         self.changes, self.clock = db.changes, db.clock
         self.runs = Runs(db, project)
         self.queue = Queue(db, self.runs)
@@ -61,7 +64,7 @@ class Store:
         self.steps = Steps(db, self.runs)
         self.workers = Workers(db, project)
         self.ledger = Ledger(db, project, anchors)
-        self.releases = Releases(db, project, anchors)
+        self.releases = Releases(db, project)
         self.trials = Trials(db, project)
         self.flags = Flags(db, project)
         self.judgements = Judgements(db, project)
@@ -115,7 +118,13 @@ def open_store(
     """Open the store at a path or a postgresql:// URL; an older one is migrated, a newer one refused."""
     if not project.strip() or len(project) > 100:
         raise BadInput(f"project {project!r}", why="must be 1 to 100 characters, not blank")
-    return Store(open_db(str(url), create=create, migrate=migrate, poll_s=poll_s), project, state_folder)
+    named = os.environ.get(SEALED_BY)  # for every command and call alike: what one forgot to seal would look forged
+    db = open_db(str(url), create=create, migrate=migrate, poll_s=poll_s)
+    try:
+        return Store(db, project, state_folder, Path(named) if named else None)
+    except BadInput:
+        db.close()
+        raise
 
 
 _r = schema.rollouts.c

@@ -18,7 +18,7 @@ from holdfast.town.actions import names as action_names
 from holdfast.town.compiled_rules import CompiledRules, compile_rules
 from holdfast.town.kernel import ORDER_STREAM, below, draw, jit, world_seed
 from holdfast.town.life import arrivals, dawn, deliver, exits, first_morning, gather, refill, shifts, wear, weather
-from holdfast.town.observations import ObservationSpec, empty, observation_spec, observe
+from holdfast.town.observations import RECALL, ObservationSpec, empty, observation_spec, observe, recall
 from holdfast.town.places import progress, queues
 from holdfast.town.relationships import fade
 from holdfast.town.rewards import pay
@@ -53,6 +53,9 @@ class Env:
         self.days = days
         shape = (worlds, self.residents)
         self._features, self._maps = empty(self.senses, worlds, self.residents)
+        is_recall = variant == RECALL
+        plain = observation_spec(self.rules, "compact") if is_recall else self.senses
+        self._row = empty(plain, worlds, self.residents)[0] if is_recall else self._features
         self._mask = np.zeros((*shape, len(self.actions)), np.uint8)
         self._reward = np.zeros(shape, np.float32)
         self._planned = np.zeros(shape, np.int64)
@@ -70,6 +73,19 @@ class Env:
         self.state = self._blank()
         self.state.town["seed"] = [world_seed(seed, first_world + k) for k in range(self.worlds)]
         begin(self.law, *self.state.arrays.values())
+        return self._seen()
+
+    def begin_world(self, world: int, seed: int, first_world: int = 0) -> None:
+        """Begins one world of the batch anew; the others stay. `look` shows what is seen then."""
+        n = self.law.n
+        fresh = blank(1, self.residents, int(n["things"]), int(n["tiles"]), int(n["slots"]))
+        fresh.town["seed"] = world_seed(seed, first_world)
+        begin(self.law, *fresh.arrays.values())
+        for name, array in self.state.arrays.items():
+            array[world] = fresh.arrays[name][0]
+
+    def look(self) -> Seen:
+        """What is seen now."""
         return self._seen()
 
     def restore(self, state: TownState) -> Seen:
@@ -101,17 +117,22 @@ class Env:
 
     def _seen(self) -> Seen:
         s = self.state
-        observe(self.law, s.town, s.people, s.things, s.who, self._features, self._maps)
+        observe(self.law, s.town, s.people, s.things, s.who, self._row, self._maps)
+        if self._row is not self._features:
+            width = self._row.shape[2]
+            self._features[:, :, :width] = self._row
+            recall(s.people, len(self.actions), self._features[:, :, width:])
         masks(self.law, s.town, s.people, s.things, s.who, self._mask)
         alive = s.people["alive"] == 1
-        over = self.days is not None and int(s.town["tick"][0]) >= self.days * int(self.law.n["day"])
+        days = self.days
+        over = np.zeros(self.worlds, np.bool_) if days is None else s.town["tick"] >= days * int(self.law.n["day"])
         return Seen(
             features=self._features,
             maps=self._maps,
             mask=self._mask,
             reward=self._reward,
             terminated=s.people["cause"] > 0,
-            truncated=np.full(alive.shape, over),
+            truncated=np.repeat(over[:, None], self.residents, axis=1),
             alive=alive,
         )
 

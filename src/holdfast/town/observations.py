@@ -1,7 +1,8 @@
 """What residents see: declared contracts with names, ranges and a version.
 
-`compact` is a row of numbers; `hybrid` adds a small map around the resident, `full` a richer one. All numbers lie
-within −1 and 1. A policy names the contract it was trained on; another contract is refused by name.
+`compact` is a row of numbers; `recall` adds what the resident did last and where it is bound; `hybrid` adds a small
+map around the resident to the row, `full` a richer one. All numbers lie within −1 and 1. A policy names the contract it
+was trained on; another contract is refused by name.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.town.actions import names as action_names
 from holdfast.town.compiled_rules import FESTIVAL, N_NEEDS, RAIN, SPIKE
 from holdfast.town.kernel import inlined, jit
 from holdfast.town.places import is_invited, power, water
@@ -24,10 +26,12 @@ UNITS = 1 / UNIT
 WINDOW = 11
 CHANNELS = {
     "compact": (),
+    "recall": (),
     "hybrid": ("walkable", "residents", "things", "taken"),
     "full": ("walkable", "residents", "things", "taken", "liking", "to_home", "to_work", "indoors"),
 }
 VARIANTS = tuple(CHANNELS)
+RECALL = "recall"
 
 
 class WrongObservation(ValueError):
@@ -67,14 +71,49 @@ def observation_spec(rules: Rules, variant: str) -> ObservationSpec:
     bearings = [f"{to}_{part}" for to in ("home", "work", "meeting") for part in ("dx", "dy", "near")]
     things = [f"{kind}_{part}" for kind in types for part in ("dx", "dy", "near", "free")]
     around = [f"{what}_{way}" for what in ("wall", "resident") for way in ("north", "east", "south", "west")]
+    recalled = _recalled(rules, types) if variant == RECALL else ()
     features = (
         *NEEDS, "money", *ITEMS, "time_sin", "time_cos", *(f"shift_{name}" for name in SHIFTS),
         "until_shift", "shift_left", "worked", "busy", "left", "in_line", "waited", "called", "blocked", "succeeded",
         "fresh", *bearings, *things, *around, "beside_liking", "beside_rivalry", "ties", "mean_trust", "best_friend",
         "worst_rival", "friend_dx", "friend_dy", "rival_dx", "rival_dy", "power", "water", "dear", "rain", "festival",
-        *TRAITS, "identity", "hunger_alarm", "unpaid", "neglect",
+        *TRAITS, "identity", "hunger_alarm", "unpaid", "neglect", *recalled,
     )  # fmt: skip
     return ObservationSpec(variant=variant, features=features, channels=CHANNELS[variant], window=WINDOW)
+
+
+def _recalled(rules: Rules, types: list[str]) -> tuple[str, ...]:
+    """Each action as the last one, and each goal as the current one: the script reads both, so who imitates it must."""
+    return (
+        *(f"did_{name}" for name in action_names(rules)),
+        *(f"bound_{goal}" for goal in ("home", "work", "meeting", *types)),
+    )
+
+
+def recall(people: Any, actions: int, out: Any) -> None:
+    """Writes what each did last and where each is bound as ones among zeros [B, A, actions + goals]."""
+    out[:] = 0
+    alive = people["alive"] == 1
+    for numbers, first, has_one in (
+        (people["last_action"], 0, alive),
+        (people["goal_kind"], actions, alive & (people["goal_kind"] >= 0)),
+    ):
+        worlds, seats = has_one.nonzero()
+        out[worlds, seats, first + numbers[worlds, seats]] = 1
+
+
+GROUPS = (  # of features, in the order of the list; by the name that each begins with
+    ("needs", NEEDS[0]), ("belongings", "money"), ("time and work", "time_sin"), ("doing", "busy"),
+    ("places", "home_dx"), ("around", "wall_north"), ("people", "beside_liking"), ("town", "power"),
+    ("self", TRAITS[0]), ("troubles", "hunger_alarm"), ("last action", "did_wait"), ("goal", "bound_home"),
+)  # fmt: skip
+
+
+def groups(contract: ObservationSpec) -> dict[str, range]:
+    """The features by what they tell of: places in the row."""
+    starts = [(name, contract.features.index(first)) for name, first in GROUPS if first in contract.features]
+    ends = [at for _, at in starts[1:]] + [len(contract.features)]
+    return {name: range(at, end) for (name, at), end in zip(starts, ends, strict=True)}
 
 
 @inlined

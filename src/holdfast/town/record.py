@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import zipfile
 from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ from holdfast.town.rules import Rules
 from holdfast.town.state import TownState
 
 SNAPSHOT, REPLAY = 1, 1  # versions of the two formats
+LARGEST = 2**30  # bytes of a snapshot, unpacked
 Arrays = dict[str, NDArray[Any]]
 Migration = Callable[[Arrays], Arrays]
 MIGRATIONS: Mapping[int, Migration] = {}  # from this version of the state to the next
@@ -106,6 +108,7 @@ def inspect(path: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> tuple[dict[str, Any], Arrays]:
     try:
+        _check_sizes(path)
         with np.load(path, allow_pickle=False) as file:
             raw = {name: file[name] for name in file.files}
         about = json.loads(raw.pop("about").tobytes())
@@ -124,6 +127,20 @@ def _read(path: Path) -> tuple[dict[str, Any], Arrays]:
     except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise BadFile(str(path), "is not a snapshot of a town", "name a file that `town run --save` wrote") from error
     return about, arrays
+
+
+def _check_sizes(path: Path) -> None:
+    """Refuses a file that would fill the memory: a kilobyte can unpack to a gigabyte, and an array say any shape."""
+    left = LARGEST
+    with zipfile.ZipFile(path) as packed:
+        for one in packed.infolist():
+            with packed.open(one) as file:
+                version = np.lib.format.read_magic(file)
+                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                shape, _, kind = read(file)
+            left -= one.file_size
+            if left < 0 or math.prod(shape) * kind.itemsize > one.file_size:
+                raise BadFile(str(path), f"unpacks to more than {LARGEST} bytes", "name a file that `town run` wrote")
 
 
 def _tuples(fields: Any) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -143,6 +144,10 @@ class Rules:
         return self.values[name]
 
 
+LARGEST = 2**20  # bytes of a file of rules
+LONG_NAME = re.compile(r"""(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){32}""")
+
+
 def load(
     path: Path | None = None, *, override: Mapping[str, Any] | None = None, unlocked: Sequence[str] | None = None
 ) -> Rules:
@@ -154,11 +159,16 @@ def load(
     source = str(path or DEFAULT.name)
     if path is not None:
         try:
-            values = merged(values, tomllib.loads(path.read_text()))
+            if path.stat().st_size > LARGEST:
+                raise tomllib.TOMLDecodeError(f"it has more than {LARGEST} bytes")
+            text = path.read_text()
+            if LONG_NAME.search(text) is not None:  # the parser would fill the memory
+                raise tomllib.TOMLDecodeError("a name in it has more than 32 parts")
+            values = merged(values, tomllib.loads(text))
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or str(error)
             raise BadRules(source, [RuleFault(where="file", why=why, remedy="name a file that can be read")]) from error
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise BadRules(source, [RuleFault(where="file", why=str(error), remedy="write it as TOML")]) from error
     return checked(merged(values, override or {}), source=source, unlocked=unlocked)
 

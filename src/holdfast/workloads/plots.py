@@ -1,4 +1,4 @@
-"""Every plot of the workloads: what the quickstart learnt, and how a policy learnt to live in a town.
+"""The plots of the workloads: what the quickstart learnt.
 
 A plot is a picture in a file, or a line of blocks for a terminal.
 """
@@ -9,21 +9,15 @@ from collections.abc import Mapping, Sequence
 from math import nan
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from holdfast.contracts.errors import BadInput
 from holdfast.store.artifacts import write_atomically
 from holdfast.workloads.tooluse.quickstart import RATES, Point, RateChange, Results
-
-if TYPE_CHECKING:
-    from holdfast.workloads.townschool import TrainingRound
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 INK, GREY = "#1b2a33", "#6f7c84"
 BEFORE, AFTER = "#c9803a", "#1f7a6d"
 COURSES = {"success": "#1f5f8b", "adoption": "#8e4585"}  # what is drawn step by step, and its colour
-TOWN_COLOURS = {"learnt": "#1f7a6d", "random": "#c9803a", "scripted": "#8e4585", "untaught": "#6f7c84"}
-FORMATS = ("png", "svg")
 APART = 0.07  # two labels that are nearer than this would touch
 
 
@@ -111,63 +105,4 @@ def _change(axes: Any, changes: Sequence[RateChange]) -> None:
     axes.set(yticks=range(len(changes)), yticklabels=[RATES[change.name] for change in changes])
     axes.set(ylim=(len(changes) - 0.5, -0.5), xlim=(-0.06, 1.06), xlabel="rate on held-out tasks, 95 % intervals")
     axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=9, labelcolor=INK)
-    plain(axes, grid="x")
-
-
-def check_picture(path: Path) -> str:
-    """The format that the file name asks for; other formats are refused."""
-    kind = path.suffix.lower().removeprefix(".")
-    if kind not in FORMATS:
-        raise BadInput(f"picture {path}", why="is of no format that can be drawn", remedy="end it in .png or .svg")
-    return kind
-
-
-def training_line(lesson: TrainingRound) -> str:
-    """The curve as blocks, from the random policy to the best known score."""
-    known = [score.value for score in lesson.scores.values()] + [point.mean_return for point in lesson.curve]
-    return blocks([point.mean_return for point in lesson.curve], low=min(known), high=max(known))
-
-
-def draw_training(path: Path, lesson: TrainingRound) -> None:
-    """The curve on the left, with 95 % intervals; the final comparison on the right."""
-    from matplotlib.figure import Figure
-
-    kind = check_picture(path)
-    figure = Figure(figsize=(11, 4.4), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    _training(left, lesson)
-    _standings(right, lesson)
-    figure.suptitle(
-        f"Learning to live in the town: PPO, {lesson.steps:,} agent-steps, {lesson.seconds:.0f} s, seed {lesson.seed}",
-        color=INK,
-        fontsize=11.5,
-    )
-    save(figure, path, form=kind)
-
-
-def _training(axes: Any, lesson: TrainingRound) -> None:
-    steps = [point.step / 1e6 for point in lesson.curve]
-    colour = TOWN_COLOURS["learnt"]
-    lows, highs = [point.low for point in lesson.curve], [point.high for point in lesson.curve]
-    axes.fill_between(steps, lows, highs, color=colour, alpha=0.18, lw=0)
-    axes.plot(steps, [point.mean_return for point in lesson.curve], color=colour, marker="o", markersize=4)
-    for name in ("random", "scripted"):
-        value = lesson.scores[name].value
-        axes.axhline(value, color=TOWN_COLOURS[name], lw=1.2, ls="--")
-        beside = {"xytext": (0, 4), "textcoords": "offset points", "ha": "right", "fontsize": 9}
-        axes.annotate(name, (1, value), xycoords=("axes fraction", "data"), **beside, color=TOWN_COLOURS[name])
-    axes.set(xlabel="agent-steps learnt from, millions", ylabel="paid a resident and day, held-out towns")
-    plain(axes, grid="y")
-
-
-def _standings(axes: Any, lesson: TrainingRound) -> None:
-    names = sorted(lesson.scores, key=lambda name: lesson.scores[name].value)
-    for place, name in enumerate(names):
-        score, colour = lesson.scores[name], TOWN_COLOURS[name]
-        axes.plot([score.interval.low, score.interval.high], [place] * 2, color=colour, lw=4, alpha=0.45)
-        axes.plot(score.value, place, "o", color=colour, markersize=7)
-        beside = {"xytext": (0, 8), "textcoords": "offset points", "ha": "center", "fontsize": 9}
-        axes.annotate(f"{score.value:.2f}", (score.value, place), **beside, color=colour)
-    axes.set(yticks=range(len(names)), yticklabels=names, ylim=(-0.6, len(names) - 0.4))
-    axes.set(xlabel="the same in other held-out towns, 95 % intervals")
     plain(axes, grid="x")

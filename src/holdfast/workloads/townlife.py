@@ -21,6 +21,7 @@ from holdfast.town import console, frames, health, record, talk
 from holdfast.town.env import Env, Seen
 from holdfast.town.frames import Pseudonymizer, Recording
 from holdfast.town.kernel import KINDS, is_cold
+from holdfast.town.observations import groups
 from holdfast.town.record import BadFile, CommandAtTick, ReplayScript
 from holdfast.town.rules import CAUSES, NEEDS, STAGES, TROUBLES, BadRules, Rules
 from holdfast.town.rules import load as load_rules
@@ -33,8 +34,8 @@ LIMITS, ROLES, COMMANDS, WINDOW = health.LIMITS, console.ROLES, console.COMMANDS
 __all__ = [
     "COMMANDS", "KEY_EVERY", "LEDGER", "LIMITS", "NEEDS", "ROLES", "STAGES", "TROUBLES", "WINDOW", "Env", "Left",
     "Life", "Pseudonymizer", "Recording", "Rules", "Seen", "TownMoment", "TownState", "bench", "command_docs",
-    "described", "faults", "fold", "inspect_script", "inspect_snapshot", "is_cold", "new_recording", "open_recording",
-    "read_rules", "replay", "rounded", "rule_faults", "schema", "unlocked", "word",
+    "described", "faults", "fold", "groups", "inspect_script", "inspect_snapshot", "is_cold", "new_recording",
+    "open_recording", "read_rules", "replay", "rounded", "rule_faults", "schema", "unlocked", "word",
 ]  # fmt: skip
 
 faults, unlocked, word, described = health.faults, health.unlocked, talk.doing, console.described
@@ -153,13 +154,14 @@ class Life:
         *,
         seed: int,
         mind: Mind = Env.scripted,
+        variant: str = "compact",  # of what the mind sees
         veil: Pseudonymizer | None = None,
         hear: Callable[[Mapping[str, float | None]], None] | None = None,
     ) -> None:
         self.rules, self.seed, self.veil, self._hear = rules, seed, veil or Pseudonymizer(), hear
-        self.env = Env(rules)
+        self.env = Env(rules, variant=variant)
         self.env.reset(seed)
-        self._mind = mind
+        self.mind = mind
         self._order = self.veil.order(self.env.residents)
         self._places = {seat: shown for shown, seat in enumerate(self._order)} | {-1: -1}
         self._limiter, self._seen = talk.NarrationState(), 0
@@ -182,7 +184,7 @@ class Life:
 
     def step(self) -> TownMoment:
         """One tick."""
-        self.env.step(self._mind(self.env))
+        self.env.step(self.mind(self.env))
         lines = self._listen()
         state, law = self.env.state, self.env.law
         self._tally = health.add(self._tally, law, state)
@@ -273,6 +275,20 @@ class Life:
             frame = frames.delta(self._before, now, self._seq, with_ties=with_ties, **more)
         self._before = now
         return frame
+
+    def look_into(self, place: int) -> dict[str, Any]:
+        """What the mind of a resident makes of this moment. Residents are numbered as they are shown."""
+        look = getattr(self.mind, "look", None)
+        if look is None:
+            why, remedy = "residents follow their script, and have no network", "watch with --policy VERSION"
+            raise NotFound("mind", why=why, remedy=remedy)
+        if not 0 <= place < len(self._order):
+            raise BadInput(f"resident {place}", why=f"is not one of {len(self._order)}", remedy="count from 0")
+        seat = self._order[place]
+        if not self.env.state.people["alive"][0, seat]:
+            raise NotFound(f"resident {place}", why="has left town")
+        told: dict[str, Any] = look(self.env, seat)
+        return {"resident": place, "name": self.name(seat), **told}
 
     # Ordering --------------------------------------------------------------------------------------------------------
 

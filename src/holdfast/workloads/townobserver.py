@@ -23,8 +23,9 @@ from typing import Any
 
 from holdfast.contracts.commands import LONGEST, Alert, Forbidden, Role, Severity
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, HoldfastError, StoreError, boundary
+from holdfast.contracts.limits import RateLimiter, RefusalLimiter, check_token
 from holdfast.operate import alerts
-from holdfast.operate.auth import Caller, RateLimiter
+from holdfast.operate.auth import Caller
 from holdfast.workloads.townlife import LIMITS, Left, Life, faults, unlocked
 
 REMEMBERED = 512  # orders whose answers are kept
@@ -44,9 +45,7 @@ class StaticToken:
     def __post_init__(self) -> None:
         if self.role not in list(Role):
             raise BadInput(f"role {self.role!r}", why="is unknown", remedy=f"one of {', '.join(Role)}")
-        if len(self.token) < 8 or not (self.token.isascii() and self.token.isprintable()) or " " in self.token:
-            raise BadInput(f"token of {self.role}", why="is too short, or cannot stand in a header",
-                           remedy="use at least 8 letters and digits")  # fmt: skip
+        check_token(self.token, f"token of {self.role}")
 
 
 def role_of(badges: Iterable[StaticToken], given: str | None) -> Caller | None:
@@ -127,7 +126,7 @@ class AuditFile:
 @contextmanager
 def _held(path: Path) -> Iterator[FileIO]:
     """The file, locked until it is closed; it is created if missing."""
-    with FileIO(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+") as file:
+    with FileIO(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield file
 
@@ -222,7 +221,7 @@ class TownCommandService:
         clock: Callable[[], float],
     ) -> None:
         self._needs, self._look, self._do, self._audit, self._clock = needs, look, do, audit, clock
-        self._limit = RateLimiter(PER_S, BURST, clock)
+        self._limit, self._refusals = RateLimiter(PER_S, BURST, clock), RefusalLimiter(clock)
         self._answers: OrderedDict[str, tuple[str, dict[str, Any]]] = OrderedDict()
 
     def hear(self, body: Any, caller: Caller) -> dict[str, Any]:
@@ -233,7 +232,7 @@ class TownCommandService:
         try:
             order = read_order(body, caller)
         except BadInput as error:
-            self._write(TownOrder(id="", name="?", caller=caller), refused=str(error))
+            self._refuse(TownOrder(id="", name="?", caller=caller), error)
             raise
         return self.take(order)
 
@@ -251,7 +250,7 @@ class TownCommandService:
             told = (self._look if order.is_dry else self._do)(order.name, order.args)
         except HoldfastError as error:
             if not is_look:
-                self._write(order, refused=str(error))
+                self._refuse(order, error)
             raise
         answer = {"id": order.id, "name": order.name, **({"dry_run": True} if order.is_dry else {}), **told}
         if not is_look:
@@ -272,6 +271,10 @@ class TownCommandService:
         while len(self._answers) > REMEMBERED:
             self._answers.popitem(last=False)
         self._write(order, said=answer.get("said", ""))
+
+    def _refuse(self, order: TownOrder, error: HoldfastError) -> None:
+        if (why := self._refusals.record(order.caller.label, str(error))) is not None:
+            self._write(order, refused=why)
 
     def _write(self, order: TownOrder, **more: str) -> None:
         args = dict(order.args)

@@ -27,10 +27,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from holdfast.collect.endpoint import HOST, Events, is_loopback, media_type_of, read_body
+from holdfast.collect.endpoint import Events, RequestReader, media_type_of, read_body
+from holdfast.collect.http_limits import address_of
 from holdfast.collect.openapi import JSON
 from holdfast.contracts.commands import Forbidden, Role
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, HoldfastError, NotFound
+from holdfast.contracts.limits import StreamLimiter
 from holdfast.operate.auth import Caller
 from holdfast.workloads.townlife import COMMANDS, LIMITS, Life, Recording, TownMoment, described, faults, rounded
 from holdfast.workloads.townobserver import AuditFile, StaticToken, TooMany, TownAlarms, TownCommandService, role_of
@@ -43,9 +45,20 @@ ANSWER_S = 10.0  # that an order waits for the town
 BODY_S = 30.0  # that an order may take to come
 LARGEST = 64 * 1024  # bytes of an order
 MOST_FRAMES = 600  # of a recording, in one answer
-OWN: Mapping[str, str] = {"pause": "operator", "resume": "operator", "speed": "operator"}  # orders to the runner itself
-CSP = "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; img-src 'self' data:"
-SAFE = {"Content-Security-Policy": CSP, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+OWN: Mapping[str, str] = {  # orders to the runner itself
+    "pause": "operator", "resume": "operator", "speed": "operator", "mind": "viewer",
+}  # fmt: skip
+MOST_STREAMS = 16  # live views of one caller at one address
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+SAFE = {
+    "Content-Security-Policy": CSP,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
+}
 STATUSES: tuple[tuple[type[HoldfastError], int], ...] = (
     (TooMany, 429),
     (Forbidden, 403),
@@ -221,6 +234,9 @@ class Runner:
         if name == "speed":
             self.speed = _speed(args)
             return {"said": f"{self.speed:g} ticks a second"}
+        if name == "mind":
+            found = self.life.look_into(_whole(args.get("resident")))
+            return {"said": f"the mind of {found['name']}", "mind": found}
         if name in OWN:
             self.is_paused = name == "pause"
             return {"said": "the town stands still" if self.is_paused else "the town goes on"}
@@ -248,6 +264,7 @@ class Runner:
                     for one in self.alerts.active]  # fmt: skip
         return {
             "role": role,
+            "policy": getattr(self.life.mind, "version", None),
             "paused": self.is_paused,
             "speed": self.speed,
             "ticks": list(self.recording.ticks),
@@ -269,12 +286,20 @@ def _speed(args: Mapping[str, Any]) -> float:
     raise BadInput(f"speed: ticks_per_s = {value!s:.40}", why="is no speed", remedy=f"from 0.1 to {FASTEST:g}")
 
 
+def _whole(value: Any) -> int:
+    text = str(value)
+    if not text.isdecimal() or len(text) > 6:
+        raise BadInput(f"mind: resident = {value!s:.40}", why="is not a whole number from 0 on")
+    return int(text)
+
+
 # The app -------------------------------------------------------------------------------------------------------------
 
 
 def app(runner: Runner, badges: Sequence[StaticToken] = (), *, body_s: float = BODY_S) -> Starlette:
     """The page and its API. With a viewer token, nothing is served without a token."""
     is_open = not any(badge.role == "viewer" for badge in badges)
+    reader, streams = RequestReader(token=None), StreamLimiter(MOST_STREAMS)
 
     def admit(asked: Request) -> Caller:
         known = asked.scope.get("caller")
@@ -283,11 +308,11 @@ def app(runner: Runner, badges: Sequence[StaticToken] = (), *, body_s: float = B
         given = asked.headers.get("authorization", "").removeprefix("Bearer ") or None
         caller = role_of(badges, given)
         if caller is None and given is not None:
-            raise HTTPException(401, "the token is wrong")
+            reader.refuse_guess(asked, "the token is wrong")
         if caller is None and not is_open:
             raise HTTPException(401, "the token is missing; send 'Authorization: Bearer …'")
-        if caller is None and not all(map(_is_us, asked.headers.getlist("host") or [""])):
-            raise HTTPException(403, "Host is not this machine's name; without a token only 127.0.0.1 is served")
+        if caller is None:
+            reader.admit(asked)  # only this machine
         return caller or Caller(label="anyone", role=Role.VIEWER)
 
     async def page(asked: Request) -> Response:
@@ -308,8 +333,12 @@ def app(runner: Runner, badges: Sequence[StaticToken] = (), *, body_s: float = B
         return _json({"status": "ok" if is_well else "failed"}, 200 if is_well else 503)
 
     async def live(asked: Request) -> Response:
-        admit(asked)
-        return Events(_events(runner.hub, asked.scope.get("is_known")), headers={"Cache-Control": "no-store"})
+        caller = admit(asked)
+        key = f"{caller.token_id or caller.label} {address_of(asked)}"
+        if not streams.open(key):
+            raise HTTPException(429, f"you watch it {MOST_STREAMS} times already; close one")
+        events = _events(runner.hub, asked.scope.get("is_known"))
+        return Events(events, headers={"Cache-Control": "no-store"}, ended=lambda: streams.close(key))
 
     async def frames(asked: Request) -> Response:
         admit(asked)
@@ -342,11 +371,6 @@ def app(runner: Runner, badges: Sequence[StaticToken] = (), *, body_s: float = B
     )
     application.router.redirect_slashes = False
     return application
-
-
-def _is_us(host: str) -> bool:
-    named = HOST.fullmatch(host)
-    return named is not None and is_loopback((named[1] or named[2]).lower())
 
 
 async def _events(hub: FrameHub, is_known: Callable[[], Awaitable[bool]] | None) -> AsyncGenerator[bytes, None]:

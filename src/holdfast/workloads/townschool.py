@@ -1,53 +1,69 @@
-"""Trains one policy for all residents of a town by PPO, and measures it in towns that it never saw.
+"""The town as an environment of the loop, and the school in it: from scripts to residents that beat them.
 
-Each seat of each world is an environment of its own, and all seats share one network. `learn.ppo` does the learning;
-here are the environments, the comparisons and what is saved. The caller gives the clock. All policies are compared in
-the same held-out towns.
+Each seat of each town is a row of the vector environment, and all seats share one network. What is compared is a town:
+the mean return of its residents over a day, in towns that nobody learnt in, town by town. Learning, proof and promotion
+are those of every other policy (`learn.school`, `pipeline.control`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.contracts.envs import Bools, Observation, Spaces, State, StepResult
+from holdfast.contracts.envs import Bools, Choose, Described, Observation, Spaces, State, StepResult
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Interval
-from holdfast.learn.ppo import PPO, Player, Settings, Update
+from holdfast.contracts.policy import Act, files_of, policy_from
+from holdfast.contracts.release import Release, Stage
+from holdfast.learn.anneal import AnnealPlan
+from holdfast.learn.school import PRACTISED, School
+from holdfast.pipeline.context import Endpoints
+from holdfast.pipeline.control import EnvProof, improve_env
+from holdfast.pipeline.run import RunSpec
 from holdfast.policies import weights
-from holdfast.policies.nets import ActorCritic, Body
+from holdfast.policies.inspect import explain
+from holdfast.policies.network import Network, Scripted
 from holdfast.prove.estimate import difference, interval
-from holdfast.workloads.townlife import Env, Rules, Seen
+from holdfast.store.store import Store
+from holdfast.workloads.townlife import Env, Rules, Seen, groups, read_rules
 from holdfast.workloads.townlife import TownState as Town
 
-HELD_OUT = 1 << 40  # seeds from here on are of towns that nobody learns in
-CHUNK = 64  # ticks that are played at a time where only the sum is of interest
+LINE = "town"  # the policy's name where none is given
+VARIANT = "recall"
+RETURNS = (0.0, 8.0)  # of a resident and day: a town below the first has failed, and none came near the second
+PARTS = 8  # of a day, by which the towns that are learnt in are staggered
+HOURS = 24
+STRONGEST = 8  # of what made a choice, so many are named
 Numbers = NDArray[np.float64]
-Act = Callable[[Env, Observation], NDArray[np.int64]]
 
 
 class TownVectorEnv:
     """The seats of some towns as environments that begin anew by themselves; `contracts.envs` defines the protocol.
 
     A seat's episode ends when its resident has to leave. While nobody sits there, there is only waiting, worth nothing,
-    in an episode of its own. When the days are over, all are truncated, and the next towns begin. With a `fixed` seed
-    they are always the same towns."""
+    in an episode of its own. When the days of a town are over, its seats are truncated, and the next town begins there.
+    Staggered towns are at different hours, reached by the script: of many towns at one hour, a batch would hold that
+    hour alone. Town k is the one that `seed + k` names."""
 
-    def __init__(self, rules: Rules, *, worlds: int, days: int = 1, fixed: int | None = None) -> None:
-        self.env = Env(rules, worlds=worlds, days=days)
-        self.count = worlds * self.env.residents
+    def __init__(self, rules: Rules, *, towns: int, days: int | None = 1, staggered: bool = False) -> None:
+        self.env = Env(rules, worlds=towns, days=days, variant=VARIANT)
+        self.count = towns * self.env.residents
         self.spaces = Spaces(observation=len(self.env.senses.features), actions=len(self.env.actions))
-        self._fixed, self._seed, self._episode = fixed, 0, 0
+        self.action_names = self.env.actions
+        self._staggered, self._seed, self._begun = staggered, 0, 0
         self._here: Bools = np.ones(self.count, np.bool_)
 
     def reset(self, seed: int) -> Observation:
-        self._seed, self._episode = seed if self._fixed is None else self._fixed, 0
-        return self._begin()
+        self._seed, self._begun = seed, 0
+        for town in range(self.env.worlds):
+            self._begin(town)
+        if self._staggered:
+            self._stagger(seed)
+        return self._first_view()
 
     def step(self, actions: NDArray[Any]) -> StepResult:
         seen = self.env.step(actions.reshape(self.env.worlds, self.env.residents))
@@ -56,261 +72,391 @@ class TownVectorEnv:
         truncated = seen.truncated.ravel() & ~terminated
         reward, view = seen.reward.ravel().astype(np.float64), self._view(seen)
         final, self._here = view.values, here
-        if truncated.any() or seen.truncated.any():
+        if seen.truncated.any():
             final = final.copy()  # the next towns are written to the same place
-            self._episode += 1
-            view = self._begin()
+            for town in np.flatnonzero(seen.truncated[:, 0]):
+                self._begin(int(town))
+            view = self._first_view()
         return StepResult(view, reward, terminated, truncated, final)
 
     def state(self) -> State:
         kept = {name: np.frombuffer(array.tobytes(), np.uint8).copy() for name, array in self._arrays().items()}
-        return kept | {"here": self._here.copy(), "begun": np.array([self._seed, self._episode], np.int64)}
+        return kept | {"here": self._here.copy(), "begun": np.array([self._seed, self._begun], np.int64)}
 
     def restore(self, state: State) -> Observation:
         arrays = {
             name: np.frombuffer(state[name].tobytes(), array.dtype).reshape(array.shape)
             for name, array in self._arrays().items()
         }
-        self._seed, self._episode = (int(one) for one in state["begun"])
+        self._seed, self._begun = (int(number) for number in state["begun"])
         self._here = state["here"].copy()
         return self._view(self.env.restore(Town(**arrays)))
+
+    def labels(self, observations: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
+        """What each row tells of: the hour, the lowest need and the nature of the resident."""
+        names = self.env.senses.features
+        rows = np.asarray(observations, np.float64)
+        needs = tuple(self.env.rules["needs"])
+        lowest = rows[:, [names.index(name) for name in needs]].argmin(axis=1)
+        sine, cosine = rows[:, names.index("time_sin")], rows[:, names.index("time_cos")]
+        hours = (np.arctan2(sine, cosine) / (2 * np.pi) % 1.0 * HOURS).astype(np.int64)
+        natures = self.env.rules["profile"]
+        traits = np.array([list(one["traits"].values()) for one in natures])
+        at = names.index(next(iter(natures[0]["traits"])))
+        apart = np.abs(rows[:, None, at : at + traits.shape[1]] - traits[None]).sum(axis=2)
+        ids = np.array([one["id"] for one in natures])
+        return {"hour": hours, "lowest_need": np.array(needs)[lowest], "nature": ids[apart.argmin(axis=1)]}
 
     def _arrays(self) -> Mapping[str, NDArray[Any]]:
         return self.env.state.arrays
 
-    def _begin(self) -> Observation:
-        seen = self.env.reset(self._seed, first_world=self._episode * self.env.worlds)
+    def _begin(self, town: int) -> None:
+        self.env.begin_world(town, self._seed + self._begun)
+        self._begun += 1
+
+    def _stagger(self, seed: int) -> None:
+        """The first town is the furthest: each begins a part of a day after the one before."""
+        towns, day = self.env.worlds, int(self.env.rules["ticks_per_day"])
+        for town in range(towns):
+            self.env.begin_world(town, seed + town)
+            if town < towns - 1:
+                for _ in range(day // max(PARTS, towns)):
+                    self.env.step(self.env.scripted())
+
+    def _first_view(self) -> Observation:
+        seen = self.env.look()
         self._here = seen.alive.ravel()
         return self._view(seen)
 
     def _view(self, seen: Seen) -> Observation:
-        return Observation(seen.features.reshape(self.count, -1), seen.mask.reshape(self.count, -1).view(np.bool_))
+        features, mask = seen.features.reshape(self.count, -1), seen.mask.reshape(self.count, -1).view(np.bool_)
+        return Observation(features, mask, self.env.scripted().ravel())
 
 
-# Living in towns that were not learnt in ------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class TownMaker:
+    """Towns under given rules, as environments of the loop: `hf.improve(env="town")`, or `env=TownMaker(residents=12)`
+    for towns of other rules."""
+
+    rules_file: Path | None = None
+    residents: int | None = None
+    days: int = 1  # of a proof and of an episode
+
+    def __post_init__(self) -> None:
+        if self.days < 1:
+            raise BadInput(f"days = {self.days}", why="must be at least 1")
+
+    @property
+    def rules(self) -> Rules:
+        return read_rules(self.rules_file, residents=self.residents)
+
+    @property
+    def name(self) -> str:
+        """Other rules, another environment: what was proved under some is not proved under others."""
+        return f"town-{self.rules.sha256[:12]}" + (f"-{self.days}" if self.days > 1 else "")
+
+    @property
+    def ticks(self) -> int:
+        return self.days * int(self.rules["ticks_per_day"])
+
+    def describe(self) -> Described:
+        env = Env(self.rules, variant=VARIANT)
+        low, high = (end * self.days for end in RETURNS)
+        return Described(
+            spaces=Spaces(observation=len(env.senses.features), actions=len(env.actions)),
+            max_steps=self.ticks,
+            threshold=None,
+            returns=(low, high),
+            seats=env.residents,
+            is_clipped=True,
+        )
+
+    def vector_env(self, count: int) -> TownVectorEnv:
+        return TownVectorEnv(self.rules, towns=count, days=None)
+
+    def training_env(self, count: int) -> TownVectorEnv:
+        return TownVectorEnv(self.rules, towns=count, days=self.days, staggered=True)
 
 
-def by_chance(rng: np.random.Generator) -> Act:
+# The school ----------------------------------------------------------------------------------------------------------
+
+QUICK = School(
+    rounds=3,
+    epochs=6,
+    label_rate=0.6,
+    practice=replace(PRACTISED, updates=6, step_updates=3, warmup=3, envs=4),
+    anneal=AnnealPlan(shares=(0.5, 1.0), better=0.5, worse=1.0),
+)
+TOWNS = EnvProof(episodes=256, batch=64)
+QUICK_TOWNS = EnvProof(episodes=16, batch=16)
+
+
+def school_spec(
+    maker: TownMaker,
+    *,
+    seed: int,
+    name: str = LINE,
+    school: School | None = None,
+    proof: EnvProof = TOWNS,
+    stage: Stage | None = Stage.LIVE,
+) -> RunSpec:
+    """A run of the school: the script is the first version, and the network has to beat it to be promoted."""
+    taught = replace(school or School(), seed=seed, day=int(maker.rules["ticks_per_day"]))
+    taught = replace(taught, practice=replace(taught.practice, seed=seed))
+    return improve_env(maker, Scripted(), name=name, algorithm=taught, proof=proof, stage=stage, seed=seed)
+
+
+def school_run(maker: TownMaker, *, seed: int, name: str = LINE, quick: bool = False) -> RunSpec:
+    """The usual course, or the short one."""
+    return school_spec(
+        maker, seed=seed, name=name, school=QUICK if quick else School(), proof=QUICK_TOWNS if quick else TOWNS
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchoolReport:
+    """What a run of the school came to, from its steps; None where it has not come to it yet."""
+
+    run: str
+    seed: int
+    bc_accuracy: float | None
+    bc_macro_recall: float | None
+    bc_recall: Mapping[str, float]  # by action
+    demonstrations: int
+    anneal: Mapping[str, Any] | None
+    curve: Sequence[Mapping[str, Any]]  # of practice
+    learning_s: float
+    towns: int  # that it was proved in
+    return_before: float | None  # of a resident and day, by what was live
+    return_learnt: float | None
+    gain: float | None
+    gain_low: float | None  # of the 95 % interval, town by town
+    gain_high: float | None
+    is_promoted: bool
+    release: str | None
+    decision: Mapping[str, Any] | None
+    why: str | None  # nothing was learnt: the reason
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def school_report(store: Store, run: str) -> SchoolReport:
+    record = store.runs.get(run)
+    bodies = [dict(step.body) for step in store.steps.of_run(run)]
+    judged = [body["agreement"] for body in bodies if "agreement" in body]
+    practised = [body for body in bodies if "env_steps" in body]
+    decided: Mapping[str, Any] = next((body for body in reversed(bodies) if "proposed" in body), {})
+    before, after = proof_returns(store, run)
+    gain = None
+    if len(before) > 1:
+        gain = difference(before[:, None], after[:, None], rng=np.random.default_rng(0))
+    decision = decided.get("decision")
+    return SchoolReport(
+        run=run,
+        seed=int(store.whole(record.settings)["seed"]),
+        bc_accuracy=judged[-1]["accuracy"] if judged else None,
+        bc_macro_recall=judged[-1]["macro_recall"] if judged else None,
+        bc_recall=judged[-1]["recall"] if judged else {},
+        demonstrations=max((body.get("samples", 0) for body in bodies), default=0),
+        anneal=next((body["anneal"] for body in bodies if "anneal" in body), None),
+        curve=[_point(body) for body in practised],
+        learning_s=round(sum(body.get("learning_s", 0.0) for body in bodies), 1),
+        towns=len(before),
+        return_before=float(before.mean()) if len(before) else None,
+        return_learnt=float(after.mean()) if len(after) else None,
+        gain=None if gain is None else float((after - before).mean()),
+        gain_low=None if gain is None else gain.low,
+        gain_high=None if gain is None else gain.high,
+        is_promoted=bool(decision and decision["open"]),
+        release=decided.get("release"),
+        decision=decision,
+        why=decided.get("why"),
+    )
+
+
+def _point(body: Mapping[str, Any]) -> dict[str, Any]:
+    update = body["update"]
+    return {"steps": body["env_steps"], "reward": body["reward"], "entropy": update["entropy"], "kl": update["kl"]}
+
+
+def proof_returns(store: Store, run: str) -> tuple[Numbers, Numbers]:
+    """What each proof town was worth by the baseline and by the candidate, in the same order."""
+    arms: dict[str, dict[int, float]] = {"baseline": {}, "candidate": {}}
+    for one in store.views.rollouts(run, most=100_000):
+        arm = next((arm for arm in arms if f"-{arm}-" in one.name), None)
+        if arm is not None and one.reward is not None:
+            arms[arm][int(one.input["seed"])] = one.reward
+    both = sorted(arms["baseline"].keys() & arms["candidate"].keys())
+    before, after = (np.array([arms[arm][seed] for seed in both]) for arm in ("baseline", "candidate"))
+    return before, after
+
+
+# Side by side in the same towns --------------------------------------------------------------------------------------
+
+LEAGUE = 5 * 2**29  # first seed of the towns of a league: none is learnt in, none proves
+BALANCED = 0.10  # by how much of the mean the return of a nature may differ from it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lived:
+    """What residents were paid for their days, [towns, residents], and of which nature each was at first."""
+
+    returns: Numbers  # a day
+    natures: NDArray[np.int64]
+
+
+def lived(
+    maker: TownMaker, act: Act | None, *, towns: int, each: Callable[[], None] = lambda: None, seed: int = LEAGUE
+) -> Lived:
+    """Lives the days of so many towns, by a policy; by chance where there is none."""
+    envs = maker.vector_env(towns)
+    view, total = envs.reset(seed), np.zeros(envs.count)
+    natures = envs.env.state.people["profile"].astype(np.int64)
+    choose = by_chance(np.random.default_rng(seed)) if act is None else act.many(envs.count)
+    first = np.ones(envs.count, np.bool_)
+    for _ in range(maker.ticks):
+        result = envs.step(choose(view, first))
+        view, first = result.observation, result.terminated | result.truncated
+        total += result.reward
+        each()
+    return Lived(returns=total.reshape(towns, -1) / maker.days, natures=natures)
+
+
+def by_chance(rng: np.random.Generator) -> Choose:
     """A uniformly random possible action."""
 
-    def act(_: Env, view: Observation) -> NDArray[np.int64]:
+    def choose(view: Observation, _: Bools, /) -> NDArray[np.int64]:
         assert view.mask is not None
         upto = view.mask.cumsum(axis=1)
         pick = (rng.random(len(upto)) * upto[:, -1]).astype(np.int64)
         return np.asarray((upto > pick[:, None]).argmax(axis=1), np.int64)
 
+    return choose
+
+
+def natures_of(found: Lived, rules: Rules) -> dict[str, dict[str, float]]:
+    """The return of each nature with a 95 % interval over towns, and by how much of the mean it differs from it."""
+    mean, told = float(found.returns.mean()), {}
+    for k, nature in enumerate(rules["profile"]):
+        is_one = found.natures == k
+        towns = [row[own].mean() for row, own in zip(found.returns, is_one, strict=True) if own.any()]
+        span = interval(np.array(towns)[:, None], rng=np.random.default_rng(k))
+        value = float(found.returns[is_one].mean())
+        told[nature["id"]] = {
+            "residents": int(is_one.sum()),
+            "return": value,
+            "low": span.low,
+            "high": span.high,
+            "from_mean": (value - mean) / max(abs(mean), 1e-9),
+        }
+    return told
+
+
+def standings(paid: Mapping[str, Lived]) -> list[dict[str, Any]]:
+    """Who was paid what, the best first; the gain over the first entrant is of the same towns, compared."""
+    first = next(iter(paid.values())).returns.mean(axis=1)
+    rows = []
+    for name, found in paid.items():
+        towns = found.returns.mean(axis=1)
+        span = interval(towns[:, None], rng=np.random.default_rng(0))
+        gain = difference(first[:, None], towns[:, None], rng=np.random.default_rng(0))
+        told = {"return": float(towns.mean()), "low": span.low, "high": span.high}
+        rows.append({"who": name, **told, "gain": float((towns - first).mean())} | {
+            "gain_low": gain.low, "gain_high": gain.high,
+        })  # fmt: skip
+    return sorted(rows, key=lambda row: -row["return"])
+
+
+# Versions of the store in a town -------------------------------------------------------------------------------------
+
+
+def policy_in(store: Store, version: str | None, line: str = LINE) -> tuple[Release | None, Network | Scripted]:
+    """A release by its name, or what is live; the script where nothing is."""
+    release = store.releases.live(line) if version is None else store.releases.get(version)
+    if release is None:
+        return None, Scripted(env="town")
+    policy = policy_from(release.manifest["policy"])
+    if not isinstance(policy, Network | Scripted):
+        raise BadInput(f"version {release.id}", why=f"is a {release.kind}, and drives no residents")
+    return release, policy
+
+
+def entrants(store: Store, versions: Sequence[str] | None, line: str = LINE) -> dict[str, Network | Scripted]:
+    """Releases by their names, or checkpoints of the school by theirs; without names, all networks of the line."""
+    if versions is None:
+        found = {release.id: policy_in(store, release.id)[1] for release in store.releases.history(line)}
+        return {name: policy for name, policy in found.items() if isinstance(policy, Network)}
+    made: dict[str, Network | Scripted] = {}
+    for name in versions:
+        if "@" in name:
+            made[name] = policy_in(store, name)[1]
+            continue
+        shape = weights.read(files_of(name, store.files)).shape
+        spaces = Spaces(observation=shape["observation"], actions=shape["actions"])
+        made[name] = Network(width=shape["width"], env=line, spaces=spaces, checkpoint=name, sampled=True)
+    return made
+
+
+def act_of(store: Store, policy: Network | Scripted) -> Act:
+    engine = Endpoints()
+    engine.files = store.files
+    act = policy.open(engine).act
+    assert act is not None
     return act
 
 
-def as_planned(env: Env, _: Observation) -> NDArray[np.int64]:
-    return env.scripted().ravel()
+class TownMind:
+    """A version as what drives a running town: called with it, it says what the residents do next. `look` shows what
+    its network makes of one resident; nothing is worked out for whoever is not looked at."""
 
+    def __init__(self, store: Store, policy: Network | Scripted, rules: Rules, *, version: str) -> None:
+        count = int(rules["residents"])
+        self.version, self._first = version, np.ones(count, np.bool_)
+        self._choose = act_of(store, policy).many(count)
+        self._net = policy.load(store.files) if isinstance(policy, Network) else None
 
-def returns(towns: TownVectorEnv, act: Act, ticks: int) -> Numbers:
-    """The return of each seat after so many ticks: [worlds, residents]."""
-    view, total = towns.reset(0), np.zeros(towns.count)
-    for _ in range(ticks):
-        result = towns.step(act(towns.env, view))
-        view = result.observation
-        total += result.reward
-    return total.reshape(towns.env.worlds, -1)
+    def __call__(self, env: Env) -> NDArray[np.int64]:
+        seen, rows = env.look(), env.residents
+        features, mask = seen.features.reshape(rows, -1), seen.mask.reshape(rows, -1).view(np.bool_)
+        chosen = self._choose(Observation(features, mask, env.scripted().ravel()), self._first)
+        self._first = seen.terminated.ravel().copy()
+        return np.asarray(chosen, np.int64).reshape(1, rows)
 
-
-def returns_of(towns: TownVectorEnv, net: ActorCritic, ticks: int, *, seed: int) -> Numbers:
-    """The same for a network that samples its actions."""
-    player, total = Player(towns, net, seed=seed), np.zeros(towns.count)
-    for done in range(0, ticks, CHUNK):
-        total += player.play(min(CHUNK, ticks - done)).rewards.sum(axis=0, dtype=np.float64)
-    return total.reshape(towns.env.worlds, -1)
-
-
-# Few towns and many ticks at a time: of many towns and few ticks, a batch would hold one hour of the day alone.
-LESSONS = Settings(steps=256, epochs=3, minibatch=4096, entropy_cost=0.005, lr=2e-3, lr_end=5e-4, updates=150)
-
-# The lesson ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingPlan:
-    """How much is learnt, and on what it is evaluated."""
-
-    worlds: int = 2  # learnt in at a time
-    days: int = 1  # of an episode
-    width: int = 64
-    ppo: Settings = LESSONS
-    exams: int = 8  # looks on the way
-    exam_worlds: int = 2  # held-out towns of a look
-    final_worlds: int = 8  # held-out towns of the end: others than those of the looks
-
-    def __post_init__(self) -> None:
-        for name in ("worlds", "days", "width", "exams", "exam_worlds"):
-            if getattr(self, name) < 1:
-                raise BadInput(f"course.{name} = {getattr(self, name)}", why="must be at least 1")
-        if self.final_worlds < 2:
-            raise BadInput(f"course.final_worlds = {self.final_worlds}", why="must be at least 2 for an interval")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvalPoint:
-    """One evaluation during training."""
-
-    update: int
-    step: int  # agent-steps learnt from so far
-    seconds: float  # spent on learning
-    mean_return: float  # a resident and day, in held-out towns
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TownScore:
-    """The mean return of a resident and day, in held-out towns."""
-
-    value: float
-    interval: Interval
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingRound:
-    """The result of a training."""
-
-    seed: int
-    rules: str  # hash
-    senses: str  # what the policy sees: it is refused by name under another contract
-    updates: int
-    steps: int  # agent-steps learnt from
-    seconds: float  # of learning, looks not counted
-    moved: float  # root mean square by which a parameter is another than in the beginning
-    curve: tuple[EvalPoint, ...]
-    scores: Mapping[str, TownScore]  # learnt, random, scripted, untaught
-    over_random: Interval  # by how much the learnt policy is paid more, the same towns compared
-    is_whole: bool  # False: it was ended on the way
-
-    @property
-    def is_better(self) -> bool:
-        return self.over_random.low > 0.0
-
-    def plain(self) -> dict[str, Any]:
-        return asdict(self) | {"is_better": self.is_better}
-
-
-class TownTrainer:
-    """Trains one policy: `teach` makes one update, `evaluate` measures, `finish` compares."""
-
-    def __init__(self, rules: Rules, course: TrainingPlan, *, seed: int) -> None:
-        self.rules, self.course, self.seed = rules, course, seed
-        towns = TownVectorEnv(rules, worlds=course.worlds, days=course.days)
-        body = Body(observation=towns.spaces.observation, actions=towns.spaces.actions, width=course.width)
-        self.net = ActorCritic(body, seed=seed)
-        self._first = _vector(self.net)
-        self._ppo = PPO(towns, self.net, course.ppo, seed=seed)
-        self._senses = towns.env.senses.id
-        self._ticks = course.days * int(rules["ticks_per_day"])
-        self._exam = TownVectorEnv(rules, worlds=course.exam_worlds, days=course.days + 1, fixed=HELD_OUT)
-        self.updates, self.steps, self.seconds = 0, 0, 0.0
-        self.curve: list[EvalPoint] = []
-
-    def teach(self, clock: Callable[[], float]) -> Update:
-        began = clock()
-        update = self._ppo.step()
-        self.updates, self.steps = update.number, update.step
-        self.seconds += clock() - began
-        return update
-
-    def evaluate(self) -> EvalPoint:
-        paid = returns_of(self._exam, self.net, self._ticks, seed=self.seed)
-        found = _score(paid.reshape(-1, 1), self.seed)  # of residents: there are few towns
-        point = EvalPoint(
-            update=self.updates,
-            step=self.steps,
-            seconds=round(self.seconds, 2),
-            mean_return=found.value,
-            low=found.interval.low,
-            high=found.interval.high,
-        )
-        self.curve.append(point)
-        return point
-
-    def finish(self, *, is_whole: bool = True, each: Callable[[str], None] = lambda name: None) -> TrainingRound:
-        """Compares with a random, a scripted and an untrained policy in further towns; `each` gets the name of each."""
-        days, worlds = self.course.days + 1, self.course.final_worlds
-        final = TownVectorEnv(self.rules, worlds=worlds, days=days, fixed=HELD_OUT + 1)
-        untaught = ActorCritic(self.net.body, seed=self.seed)
-        exams: dict[str, Callable[[], Numbers]] = {
-            "learnt": lambda: returns_of(final, self.net, self._ticks, seed=self.seed),
-            "random": lambda: returns(final, by_chance(np.random.default_rng(self.seed)), self._ticks),
-            "scripted": lambda: returns(final, as_planned, self._ticks),
-            "untaught": lambda: returns_of(final, untaught, self._ticks, seed=self.seed),
+    def look(self, env: Env, seat: int) -> dict[str, Any]:
+        """What is seen by group, what is possible and how likely, what it is worth, why, and what the script would do.
+        The seat's `identity` is left out: it would undo a pseudonym."""
+        names, actions = env.senses.features, env.actions
+        seen, mask = env.look(), env.look().mask[0, seat].view(np.bool_)
+        values = seen.features[0, seat].copy()
+        shown = {
+            group: {names[k]: round(float(values[k]), 3) for k in places if values[k] and names[k] != "identity"}
+            for group, places in groups(env.senses).items()
         }
-        paid = {}
-        for name, exam in exams.items():
-            paid[name] = exam()
-            each(name)
-        return TrainingRound(
-            seed=self.seed,
-            rules=self.rules.sha256,
-            senses=self._senses,
-            updates=self.updates,
-            steps=self.steps,
-            seconds=round(self.seconds, 2),
-            moved=float(np.sqrt(np.square(_vector(self.net) - self._first).mean())),
-            curve=tuple(self.curve),
-            scores={name: _score(one, self.seed) for name, one in paid.items()},
-            over_random=difference(paid["random"], paid["learnt"], rng=np.random.default_rng(self.seed)),
-            is_whole=is_whole,
-        )
-
-    def save(self, folder: Path, *, now: float) -> weights.Manifest:
-        """Saves the policy, whole or not at all."""
-        manifest = weights.Manifest(
-            kind="actor-critic",
-            shape=asdict(self.net.body),
-            step=self.updates,
-            data=self.rules.sha256,
-            seeds={"school": self.seed},
-            created_at=now,
-            notes={"senses": self._senses, "steps": self.steps},
-        )
-        return weights.save(folder, self.net.state_dict(), manifest)
+        told: dict[str, Any] = {"version": self.version, "tick": int(env.state.town["tick"][0]), "seen": shown}
+        told["scripted"] = actions[int(env.scripted()[0, seat])]
+        told["actions"] = [{"name": actions[k], "p": None} for k in np.flatnonzero(mask)]
+        if self._net is None:
+            return told
+        found = explain(self._net, values, mask)
+        order = np.flatnonzero(mask)[np.argsort(-found.probabilities[mask], kind="stable")]
+        told["actions"] = [{"name": actions[k], "p": round(float(found.probabilities[k]), 4)} for k in order]
+        told |= {"likeliest": actions[found.action], "value": round(found.value, 3), "gap": round(found.gap, 4)}
+        told["why"] = {
+            group: round(float(found.saliency[places.start : places.stop].sum()), 3)
+            for group, places in groups(env.senses).items()
+        }
+        strongest = np.argsort(-np.abs(found.saliency), kind="stable")[:STRONGEST]
+        told["strongest"] = [
+            {"name": names[k], "share": round(float(found.saliency[k]), 3)} for k in strongest if found.saliency[k]
+        ]
+        return told
 
 
-def learn(
-    school: TownTrainer, *, seconds: float, clock: Callable[[], float], most: int | None = None
-) -> Iterator[Update | EvalPoint]:
-    """Updates for so long or so many times, with evaluations at even distances; yields each as it happens."""
-    course, began = school.course, school.seconds
-    yield school.evaluate()
-    looked = 1
-    while True:
-        update = school.teach(clock)
-        yield update
-        done = (school.seconds - began) / seconds
-        if most is not None:
-            done = max(done, update.number / most)
-        if done >= looked / course.exams:
-            yield school.evaluate()
-            looked = int(done * course.exams) + 1
-        if done >= 1.0:
-            return
-
-
-def load(folder: Path, env: Env) -> ActorCritic:
-    """Loads a saved policy for a town with the same observations and actions."""
-    tensors, manifest = weights.load(folder)
-    if manifest.kind != "actor-critic" or "senses" not in manifest.notes:
-        raise BadInput(str(folder), why="is no policy for a town", remedy="name a folder of `holdfast town learn`")
-    if manifest.notes["senses"] != env.senses.id or manifest.shape["actions"] != len(env.actions):
-        why = f"was made for senses {manifest.notes['senses']}, and this town gives {env.senses.id}"
-        raise BadInput(str(folder), why=why, remedy="give the rules that it learnt with")
-    net = ActorCritic(Body(**manifest.shape), seed=0)
-    weights.fit(net, tensors, what=str(folder))
-    return net
-
-
-def _score(paid: Numbers, seed: int) -> TownScore:
-    return TownScore(value=float(paid.mean()), interval=interval(paid, rng=np.random.default_rng(seed)))
-
-
-def _vector(net: ActorCritic) -> Numbers:
-    parts: Sequence[Any] = [parameter.detach().cpu().numpy().ravel() for parameter in net.parameters()]
-    return np.concatenate(parts).astype(np.float64)
+def mind_of(store: Store, version: str | None, rules: Rules) -> TownMind:
+    """What drives a town: a release by its name, or what is live."""
+    release, policy = policy_in(store, version)
+    if isinstance(policy, Network):
+        env = Env(rules, variant=VARIANT)
+        policy.fitted(policy.env, Spaces(observation=len(env.senses.features), actions=len(env.actions)))
+    return TownMind(store, policy, rules, version="scripts" if release is None else release.id)

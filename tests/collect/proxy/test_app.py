@@ -17,7 +17,6 @@ from http.client import HTTPConnection, IncompleteRead
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
 
 import jsonschema
 import openai
@@ -26,7 +25,7 @@ import pytest
 from holdfast.collect import endpoint
 from holdfast.collect.chat_format import spell_byte
 from holdfast.collect.otlp.take import SpanReceiver, routes
-from holdfast.collect.proxy import budgets
+from holdfast.collect.proxy import budgets, span_recorder
 from holdfast.collect.proxy.anthropic import Messages
 from holdfast.collect.proxy.app import REQUESTS, ProxyLimits, app
 from holdfast.collect.proxy.attribution import AttributionLog, BadHeader, Identity, base_url, from_headers, from_path
@@ -35,7 +34,7 @@ from holdfast.collect.proxy.dialect import Chat, ModelRequest
 from holdfast.collect.proxy.responses import Responses
 from holdfast.collect.proxy.span_recorder import FIRST, CallRecord, SpanRecorder, TokenPrice
 from holdfast.collect.proxy.upstream import Upstream
-from holdfast.contracts.errors import BadInput, NotFound, StaleLease
+from holdfast.contracts.errors import BadInput, NotFound, StaleLease, StoreBusy
 from holdfast.contracts.rollout import Attempt, AttemptState
 from holdfast.contracts.run import DesiredState
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
@@ -62,6 +61,7 @@ from tests.collect.scene import PATIENCE_S, until
 from tests.collect.test_endpoint import Script, told_by
 
 KEY = b"k" * 32
+TOKEN = "an-operators-own-token"
 
 
 @pytest.fixture(scope="module")
@@ -409,17 +409,19 @@ async def test_fifty_streams_during_a_swap_all_end_well(file_store: Store) -> No
 
 
 def test_calls_that_are_held_too_long_are_told_when_to_come_back(file_store: Store) -> None:
-    with road(file_store, {"hold_s": 0.05}) as here:
+    mine = {"authorization": f"Bearer {TOKEN}"}
+    with road(file_store, {"hold_s": 0.05}, token=TOKEN) as here:
         here.application.state.proxy.hold(here.upstream)
-        assert code(here.post("/training/proxy/hold", b'{"upstream": "http://x"}')) == (400, "invalid_request")
-        assert here.post("/training/proxy/other", b"{}")[0] == 404
-        held = here.post("/training/proxy/hold", b"{}")
+        wrong = here.post("/training/proxy/hold", b'{"upstream": "http://x"}', **mine)
+        assert code(wrong) == (400, "invalid_request")
+        assert here.post("/training/proxy/other", b"{}", **mine)[0] == 404
+        held = here.post("/training/proxy/hold", b"{}", **mine)
         assert json.loads(held[2]) == {"name": here.upstream, "calls": 0, "held": True}
-        answer = here.post()
+        answer = here.post(**mine)
         assert code(answer) == (429, "upstream_busy") and answer[1]["retry-after"] == "1"
         assert here.far.asked == []
-        assert json.loads(here.post("/training/proxy/release", b"{}")[2])["held"] is False
-        assert here.post()[0] == 200
+        assert json.loads(here.post("/training/proxy/release", b"{}", **mine)[2])["held"] is False
+        assert here.post(**mine)[0] == 200
 
 
 def test_the_base_url_names_the_attempt() -> None:
@@ -430,7 +432,7 @@ def test_headers_name_the_attempt_by_its_id_or_its_number() -> None:
     for said in (b"r/t:attempt-3", b"attempt-3", b" 3 "):
         given = {b"x-rollout-id": b" r/t ", b"x-attempt-id": said, b"x-sequence-id": b"7", b"x-trace-id": b" "}
         assert from_headers(given) == Identity(rollout="r/t", number=3, sequence=7, trace=None)
-    assert from_path("r/t", 1, {b"x-trace-id": b"abc"}) == Identity(rollout="r/t", number=1, trace="abc")
+    assert from_path("r/t", "1", {b"x-trace-id": b"abc"}) == Identity(rollout="r/t", number=1, trace="abc")
 
 
 WHOLE = {b"x-rollout-id": b"r/t", b"x-attempt-id": b"1"}
@@ -526,14 +528,9 @@ def test_nothing_that_is_asked_breaks_the_proxy_gets_what_is_not_told_or_leaves_
             routes=routes(taker),
         )
 
-    def let_go(label: str) -> None:
-        if label.endswith("/hold"):
-            body = Request(f"{url}/training/proxy/release", b"{}", {"content-type": "application/json"})
-            assert json.load(urlopen(body, timeout=60))["held"] is False
-
     with caplog.at_level(logging.INFO), served(far.app) as upstream, served(make) as url:  # type: ignore[arg-type]
         headers = {"Authorization": f"Bearer {THEIRS}", "x-api-key": THEIRS}
-        seen = fuzz(url, tries=6, headers=headers, known=known, after=let_go)
+        seen = fuzz(url, tries=6, headers=headers, known=known)
     for dialect in DIALECTS:
         below = seen[f"POST /rollout/{{rollout}}/attempt/{{number}}{dialect.path}"]
         assert below[200] and below[404], below  # some named the attempt that runs, others none
@@ -655,15 +652,36 @@ async def test_calls_are_numbered_in_their_order_and_apart_from_the_workers_own(
     assert [span.started_at for span in spans[1:]] == sorted(span.started_at for span in spans[1:])
 
 
+async def test_a_look_into_the_store_that_hangs_costs_one_request_alone(
+    file_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt, keeper, let_go = running(file_store), SpanRecorder(file_store, clock=time.time), threading.Event()
+    look = file_store.views.attempt
+
+    def hang(rollout: str, number: int) -> Attempt:
+        assert number != 1 or let_go.wait(PATIENCE_S)
+        return look(rollout, number)
+
+    monkeypatch.setattr(file_store.views, "attempt", hang)
+    monkeypatch.setattr(span_recorder, "LOOKUP_S", 0.5)
+    hung = asyncio.create_task(keeper.running(attempt.rollout, 1))
+    await asyncio.sleep(0.05)
+    with pytest.raises(NotFound):  # the loop is free, and others are answered
+        await keeper.running(attempt.rollout, 2)
+    assert not hung.done()
+    with pytest.raises(StoreBusy, match="did not answer within"):
+        await hung
+    let_go.set()
+
+
 async def test_an_attempt_that_does_not_run_is_refused_at_every_step(file_store: Store) -> None:
     attempt, keeper = running(file_store), SpanRecorder(file_store, clock=time.time)
     assert keeper.attempt(attempt.rollout, 1) == attempt
     for rollout, number in ((attempt.rollout, 2), (attempt.rollout + "x", 1), ("nothing", 1)):
         with pytest.raises(NotFound):
             keeper.attempt(rollout, number)
-    late = SpanRecorder(file_store, clock=lambda: attempt.lease_until)
-    with pytest.raises(StaleLease, match="its lease has run out"):
-        late.attempt(attempt.rollout, 1)
+    late = SpanRecorder(file_store, clock=lambda: attempt.lease_until + 1.0)
+    assert late.attempt(attempt.rollout, 1) == attempt  # its worker may still renew it
     record = await begin(file_store, attempt)
     await record.not_refused()
     await record.opened()

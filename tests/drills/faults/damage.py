@@ -33,6 +33,7 @@ from tests.drills.scene import Setting, Tally
 PAGE = 4096
 HEADER, FRAME = 32, 24 + PAGE  # bytes of the log's own header, and of each page in it with its header
 FOUND, READ, HARMLESS, UNSEEN = "found by the check", "found on reading", "harmless", "unseen by SQLite too"
+MOST_UNSEEN = 0.01  # of the damages that change something
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +185,9 @@ def corrupt_file(setting: Setting) -> Tally:
         for path in picture.beside(str(copy)):
             path.unlink()
     tally.events = damages
+    real = damages - seen[HARMLESS]
+    if seen[UNSEEN] > MOST_UNSEEN * real:
+        findings.other.append(f"{seen[UNSEEN]} of {real} damages went unseen, {MOST_UNSEEN:.0%} may")
     tally.notes.append(", ".join(f"{n} {outcome}" for outcome, n in seen.most_common()))
     tally.add(findings)
     return tally
@@ -215,7 +219,7 @@ def outcome_of(copy: Path, digest: str) -> str:
     outcome = FOUND
     try:
         with open_store(copy, create=False, migrate=False) as store:
-            problems += [text for part in check(store) for text in part.problems]
+            problems += [text for part in check(store, deep=True) for text in part.problems]
             outcome = FOUND if problems else READ
             _read_all(store)
     except HoldfastError as error:
@@ -250,7 +254,7 @@ def _command(setting: Setting, copy: Path, *, is_found: bool) -> list[str]:
     folder = setting.folder / f"command-{time.monotonic_ns()}"
     folder.mkdir()
     with Crew(folder) as crew:
-        command = crew.command("store", "check", "--store", str(copy))
+        command = crew.command("store", "check", "--deep", "--store", str(copy))
         if not command.has_ended(60.0):
             return ["'holdfast store check' did not end within 60 s"]
     if command.code != (5 if is_found else 0) or "Traceback" in command.err or "\n" in command.err:

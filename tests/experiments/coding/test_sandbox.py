@@ -59,6 +59,7 @@ FORGERIES = [  # none of these computes the answer
     ("exit at import", {"least.py": "import sys\nsys.exit(0)"}),
     ("exit in the call", body("import sys; sys.exit(0)")),
     ("exit at once", body("import os; os._exit(0)")),
+    ("exit like a lost wall", body("import os; os._exit(120)")),
     ("equal to everything", body("return Any()", "class Any:\n    def __eq__(self, other): return True\n")),
     ("a number equal to everything", body("return N(9)", "class N(int):\n    __eq__ = lambda s, o: True\n")),
     ("its type lies", body("return T()", "class T:\n    __class__ = int\n    def __eq__(self, o): return True\n")),
@@ -294,7 +295,7 @@ def test_an_error_is_not_a_value_of_its_name() -> None:
 
 
 def test_an_ending_is_told_in_a_word() -> None:
-    statuses = {0: "exit 0", 7 << 8: "exit 7", 120 << 8: "isolation"}
+    statuses = {0: "exit 0", 7 << 8: "exit 7", 120 << 8: "exit 120"}
     statuses |= {signal.SIGKILL: "killed", signal.SIGXCPU: "cpu", signal.SIGPROF: "cpu", signal.SIGSEGV: "signal 11"}
     assert {status: sandbox_supervisor._ending(status) for status in statuses} == statuses
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.contracts.commands import Forbidden, Overrides, Role
+from holdfast.contracts.limits import RefusalLimiter
 from holdfast.contracts.run import DesiredState
 from holdfast.operate.auth import Caller
 from holdfast.operate.auth_middleware import Refusal
@@ -43,7 +44,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 @pytest.fixture
 def gateway(store: Store) -> Gateway:
-    return Gateway(store, lambda: NOW)
+    return Gateway(store, lambda: NOW, RefusalLimiter())
 
 
 def test_every_answer_has_its_documented_parts_and_the_run_under_training(gateway: Gateway) -> None:
@@ -110,8 +111,11 @@ def test_an_action_is_an_order_like_any_other(gateway: Gateway, store: Store) ->
     assert control["last_action"]["reason"] == "lunch"
     assert "dashboard_operator_pause_active" in [one["code"] for one in gateway.show("alerts")["alerts"]]
     with pytest.raises(Forbidden):
-        Gateway(store, lambda: NOW + 1).act({"action": "resume"}, VIEWER)
-    assert Gateway(store, lambda: NOW + 2).act({"action": "resume"}, OPERATOR)["control_mode"] == "running"
+        Gateway(store, lambda: NOW + 1, RefusalLimiter()).act({"action": "resume"}, VIEWER)
+    assert (
+        Gateway(store, lambda: NOW + 2, RefusalLimiter()).act({"action": "resume"}, OPERATOR)["control_mode"]
+        == "running"
+    )
     assert gateway.act({"action": "refresh"}, VIEWER)["status"] == "accepted"
     for body in ({}, [], {"action": "stop"}, {"action": "pause", "who": "me"}, {"action": "pause", "reason": 5}):
         with pytest.raises(Refusal) as refused:
@@ -148,7 +152,7 @@ def test_overrides_are_kept_one_upon_another_and_written_down(gateway: Gateway, 
 
 
 def test_what_nothing_takes_up_who_may_not_and_what_is_no_action_is_in_the_ledger(file_store: Store) -> None:
-    gateway = Gateway(file_store, lambda: NOW)
+    gateway = Gateway(file_store, lambda: NOW, RefusalLimiter())
     for body in ({"max_failure_streak": 3}, {"enabled": True, "store_path": "a\x00b"}):
         with pytest.raises(Refusal, match="nothing takes it up; ") as refused:
             gateway.configure(body, OPERATOR)
@@ -164,7 +168,7 @@ def test_what_nothing_takes_up_who_may_not_and_what_is_no_action_is_in_the_ledge
 
 
 def test_an_empty_store_is_unknown_and_holds(file_store: Store) -> None:
-    gateway = Gateway(file_store, lambda: NOW)
+    gateway = Gateway(file_store, lambda: NOW, RefusalLimiter())
     told = gateway.show("health")
     assert (told["health"]["health_state"], told["health"]["rollout_gate"]) == ("unknown", "hold")
     assert told["training"]["run_state"] == "unknown" and set(told["training"]) == TRAINING

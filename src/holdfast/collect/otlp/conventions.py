@@ -438,12 +438,16 @@ def _made(text: str, size: int) -> str:
 
 
 def batches(spans: Iterable[OtelSpan], size: int = BATCH) -> Iterator[list[OtelSpan]]:
+    """The spans in requests that our own receiver takes, as far as one span does not have too many values."""
     batch: list[OtelSpan] = []
+    values = 0
     for span in spans:
-        batch.append(span)
-        if len(batch) == size:
+        held = sum(len(one) for one in span.attributes.values() if isinstance(one, list | tuple))
+        if batch and (len(batch) == size or values + held > wire.MOST_MESSAGES // 2):
             yield batch
-            batch = []
+            batch, values = [], 0
+        batch.append(span)
+        values += held
     if batch:
         yield batch
 

@@ -21,6 +21,7 @@ from starlette.responses import Response
 
 from holdfast.collect import endpoint, openapi
 from holdfast.collect.agent import TurnTerms
+from holdfast.collect.http_limits import WAIT_S
 from holdfast.collect.openapi import ApiOperation, ApiRoute, Gives, obj
 from holdfast.collect.otlp import wire
 from holdfast.collect.otlp.conventions import CONTENT_ATTRIBUTES, DETAILS, ROLES, model_call, tool_call
@@ -30,7 +31,7 @@ from holdfast.collect.proxy import attribution
 from holdfast.collect.proxy.attribution import NUMBER, Identity
 from holdfast.collect.proxy.dialect import part
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, NotFound, StaleLease, StoreError
-from holdfast.contracts.reward import RewardBreakdown, RewardTerm
+from holdfast.contracts.reward import LARGEST_REWARD, RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Attempt, AttemptState, Task
 from holdfast.contracts.run import RunState
 from holdfast.contracts.trace import PARTIAL, Span, SpanEvent, SpanKind
@@ -40,7 +41,6 @@ from holdfast.store.store import Store
 FIRST, LAST = 500_001, 1_000_000
 MOST = 2_000  # attempts that are remembered
 SCORE = "gen_ai.evaluation.result"
-LARGEST_SCORE = 1e100  # times its weight, so that a trace's total stays finite
 CONTENT = frozenset({*ROLES, DETAILS, SCORE, "gen_ai.choice", "gen_ai.content.prompt", "gen_ai.content.completion"})
 
 
@@ -82,16 +82,22 @@ class SpanReceiver:
         turns: TurnTerms | None = None,  # what is measured of every turn at a trace's end
         lease_s: float = 600.0,
         quiet_s: float = 300.0,
+        keeps_sources: bool = False,
     ) -> None:
-        """A trace without a root ends `quiet_s` after its last span."""
+        """A trace without a root ends `quiet_s` after its last span. With `keeps_sources` rewards are from whom they
+        say, as in a file that whoever owns the store imports."""
         self._store, self._clock, self._scrub, self._turns = store, clock, scrub, turns
-        self._lease_s, self._quiet_s = lease_s, quiet_s
+        self._lease_s, self._quiet_s, self._keeps_sources = lease_s, quiet_s, keeps_sources
         self._run: str | None = None
         self._known: OrderedDict[str, KnownAttempt] = OrderedDict()  # by rollout and number, or by trace
         self._turn = asyncio.Lock()
 
-    async def take(self, spans: Iterable[OtelSpan], whose: Identity | None = None) -> ReceivedSpans:
-        """Keeps the spans; NotFound or StaleLease if the request names an attempt that does not run."""
+    async def take(
+        self, spans: Iterable[OtelSpan], whose: Identity | None = None, *, is_agent: bool = False
+    ) -> ReceivedSpans:
+        """Keeps the spans; NotFound or StaleLease if the request names an attempt that does not run.
+
+        What an agent tells of its own attempt has no token ids: it could teach what no model ever said."""
         taken = ReceivedSpans()
         dropped = 0
         groups: dict[str, tuple[Identity | None, list[OtelSpan]]] = {}
@@ -104,7 +110,7 @@ class SpanReceiver:
             for key, (named, group) in groups.items():
                 try:
                     known = await self._find(key, named)
-                    await self._keep(known, group, taken)
+                    await self._keep(known, group, taken, is_agent=is_agent)
                 except (NotFound, StaleLease) as error:
                     if whose is not None:
                         raise
@@ -161,7 +167,7 @@ class SpanReceiver:
         (claim,) = await self._store.queue.claim(self._run, "otlp", now=now, lease_s=self._lease_s)
         return KnownAttempt(claim.attempt, is_ours=True)
 
-    async def _keep(self, known: KnownAttempt, group: list[OtelSpan], taken: ReceivedSpans) -> None:
+    async def _keep(self, known: KnownAttempt, group: list[OtelSpan], taken: ReceivedSpans, *, is_agent: bool) -> None:
         numbers = known.numbers
         new = {(one.trace_id, one.span_id): one for one in group if (one.trace_id, one.span_id) not in numbers}
         taken.kept += len(group) - len(new)
@@ -177,6 +183,7 @@ class SpanReceiver:
                 continue
             try:
                 span = as_span(one, seq, given.get(above, numbers.get(above)))
+                span = without_ids(span) if is_agent else span
                 made.append(span if self._scrub is None else await asyncio.to_thread(self._scrub, span))
                 given[key] = seq
             except (BadRecord, ValueError, TypeError, RecursionError) as error:
@@ -195,7 +202,7 @@ class SpanReceiver:
             numbers |= given
             taken.kept += len(made)
         known.heard_at = now
-        known.signals += [signal for one in new.values() for signal in _signals(one)]
+        known.signals += [signal for one in new.values() for signal in _signals(one, self._keeps_sources)]
         known.has_root |= any(one.parent_id is None for one in new.values())
         if known.has_root:
             await self._end(known)  # also when it is sent again after a failed write
@@ -286,6 +293,14 @@ def as_span(one: OtelSpan, seq: int, parent: int | None) -> Span:
     )
 
 
+def without_ids(span: Span) -> Span:
+    """The span; its model call can be judged and imitated, and not be reinforced."""
+    if span.model is None:
+        return span
+    nothing: dict[str, Any] = dict.fromkeys(("prompt_ids", "completion_ids", "logprobs"))
+    return replace(span, model=replace(span.model, **nothing, forced=(), scrubbed=()))
+
+
 def told_once(span: Span, kept: Iterable[Span]) -> Span:
     """The span; a model call that was recorded before (same time, same answer) becomes telemetry."""
     if span.model is None or span.ended_at is None:
@@ -304,23 +319,26 @@ def _spoken(span: Span) -> tuple[str, list[Any]]:
     return response.get("content") or "", calls
 
 
-def _signals(one: OtelSpan) -> Iterable[RewardTerm]:
-    """The scores of evaluators in a span's events; they reward a trace that is its own rollout."""
+def _signals(one: OtelSpan, keeps_sources: bool) -> Iterable[RewardTerm]:
+    """The scores of evaluators in a span's events; they reward a trace that is its own rollout.
+
+    Who sends them cannot speak for anybody else: their source is `otlp`, whatever they say."""
     for event in one.events:
         given: Mapping[str, Any] = event.attributes
         value, weight = given.get("gen_ai.evaluation.score.value"), given.get("holdfast.weight", 1.0)
         if event.name == SCORE and type(value) in (int, float) and type(weight) in (int, float):
             name = str(given.get("gen_ai.evaluation.name") or "score")
-            source = str(given.get("holdfast.source") or f"otlp:{name}")
+            source = str((keeps_sources and given.get("holdfast.source")) or f"otlp:{name}")
             try:
                 signal = RewardTerm(name=name, value=float(value), weight=float(weight), source=source)  # type: ignore[arg-type]
             except (HoldfastError, OverflowError):
                 continue
-            if abs(signal.value * signal.weight) <= LARGEST_SCORE:
+            if max(abs(signal.value), abs(signal.weight), abs(signal.value * signal.weight)) <= LARGEST_REWARD:
                 yield signal
 
 
 LARGEST = 32 * 2**20  # bytes of a request, unpacked
+MEDIA_TYPES = (wire.PROTOBUF, wire.JSON)
 ERROR = {"type": "object"}  # {"message": …}, or {"error": …} of the surrounding app
 STATUS_TEXTS = {
     **openapi.STATUS_TEXTS,
@@ -329,7 +347,7 @@ STATUS_TEXTS = {
 }
 REFUSED: Gives = {
     status: (STATUS_TEXTS[status], {wire.JSON: ERROR, wire.PROTOBUF: openapi.TEXT})
-    for status in (400, 401, 403, 404, 408, 409, 413, 415, 503)
+    for status in (400, 401, 403, 404, 408, 409, 413, 415, 429, 503)
 }
 OPERATION = ApiOperation(
     name="traces",
@@ -349,19 +367,31 @@ STATUSES: tuple[tuple[type[HoldfastError], int], ...] = (
 
 
 def routes(
-    taker: SpanReceiver, *, token: str | None = None, largest: int = LARGEST, wait_s: float = endpoint.WAIT_S
+    taker: SpanReceiver,
+    *,
+    token: str | None = None,
+    key: bytes | None = None,
+    largest: int = LARGEST,
+    wait_s: float = WAIT_S,
 ) -> list[ApiRoute]:
     """The routes, for the proxy's app; callers are admitted as there."""
-    reader = endpoint.RequestReader(token=token, largest=largest, wait_s=wait_s)
+    reader = endpoint.RequestReader(token=token, key=key, largest=largest, wait_s=wait_s)
+    one_at_a_time = asyncio.Lock()
 
     async def traces(request: Request) -> Response:
         media_type = endpoint.media_type_of(request)
         try:
-            body = await reader.content(request, (wire.PROTOBUF, wire.JSON), takes_gzip=True)
-            whose = _whose(request)
-            # A large one takes a while, and others wait for this loop.
-            spans, unread = await asyncio.to_thread(wire.read, body, media_type)
-            taken = await taker.take(spans, whose)
+            try:
+                whose = attribution.of(request)
+            except HoldfastError:
+                reader.admit(request)
+                raise
+            is_agent = reader.admit_to(request, whose)
+            async with one_at_a_time:  # what a request says takes more memory than the request
+                body = await reader.content(request, MEDIA_TYPES, takes_gzip=True, is_admitted=True)
+                # A large one takes a while, and others wait for this loop.
+                spans, unread = await asyncio.to_thread(wire.read, body, media_type)
+                taken = await taker.take(spans, whose, is_agent=is_agent)
         except ModuleNotFoundError as error:
             raise HTTPException(415, f"{error.name} is not installed here; send {wire.JSON}") from None
         except HoldfastError as error:
@@ -373,15 +403,8 @@ def routes(
 
     return [
         ApiRoute("/v1/traces", traces, OPERATION, method="POST"),
-        ApiRoute("/rollout/{rollout:path}/attempt/{number:int}/v1/traces", traces, OPERATION, method="POST"),
+        ApiRoute("/rollout/{rollout:path}/attempt/{number:attempt}/v1/traces", traces, OPERATION, method="POST"),
     ]
-
-
-def _whose(request: Request) -> Identity | None:
-    headers = dict(request.headers.raw)
-    if "rollout" in request.path_params:
-        return attribution.from_path(request.path_params["rollout"], request.path_params["number"], headers)
-    return attribution.from_headers(headers) if attribution.ROLLOUT in headers else None
 
 
 def _failed(status: int, message: str, media_type: str) -> Response:

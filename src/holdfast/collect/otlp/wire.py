@@ -8,8 +8,10 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -17,9 +19,30 @@ import orjson
 from holdfast.contracts.errors import BadInput
 
 JSON, PROTOBUF = "application/json", "application/x-protobuf"
+QUOTE = ord('"')
 DEEPEST = 32  # levels of nested values
 MOST = 4096  # attributes of a span and its events, nested values included, numbers in lists not
 NS = 1_000_000_000
+# A request of 32 MiB can hold eight million values, of which each takes some hundred bytes when it is read.
+MOST_VALUES = 500_000  # brackets and commas of a request in JSON
+MOST_MESSAGES = 150_000  # of a request in protobuf, nested ones included
+VALUES = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{,]', re.DOTALL)
+# Fields that are messages, by the message that has them; all others hold numbers or bytes.
+FIELDS: Mapping[str, Mapping[int, str]] = {
+    "request": {1: "resource spans"},
+    "resource spans": {1: "resource", 2: "scope spans"},
+    "resource": {1: "pair"},
+    "scope spans": {1: "scope", 2: "span"},
+    "scope": {3: "pair"},
+    "span": {9: "pair", 11: "event", 13: "link", 15: "status"},
+    "event": {3: "pair"},
+    "link": {4: "pair"},
+    "pair": {2: "value"},
+    "value": {5: "values", 6: "pairs"},
+    "values": {1: "value"},
+    "pairs": {1: "pair"},
+    "status": {},
+}
 NUMBERS = frozenset({"intValue", "doubleValue", "boolValue"})
 IDS = ("traceId", "spanId", "parentSpanId")
 UNREADABLE = (ValueError, TypeError, AttributeError, RecursionError, OverflowError)
@@ -68,8 +91,13 @@ class AttributeLimit:
         self.left -= number
 
 
-def read(body: bytes, media_type: str) -> tuple[list[OtelSpan], int]:
-    """The spans of a request, and how many could not be read; BadInput if it is no request."""
+def read(body: bytes, media_type: str, *, is_bounded: bool = True) -> tuple[list[OtelSpan], int]:
+    """The spans of a request, and how many could not be read; BadInput if it is no request.
+
+    A bounded one is refused before it is read where it has so many values that they would fill the memory.
+    """
+    if is_bounded and _count(body, media_type):
+        raise BadInput("request", why="has too many values in it", remedy="send fewer spans at once")
     if media_type == JSON:
         try:
             request = orjson.loads(body)
@@ -87,6 +115,46 @@ def read(body: bytes, media_type: str) -> tuple[list[OtelSpan], int]:
             raise BadInput("request", why=f"is no OTLP request: {error}") from None
         return _gathered(_from_json(_protobuf_as_json(message)))
     raise BadInput(f"Content-Type {media_type!r}", why="is unknown", remedy=f"send {PROTOBUF} or {JSON}")
+
+
+def _count(body: bytes, media_type: str) -> bool:
+    """Whether a request has too many values."""
+    if media_type == PROTOBUF:
+        return sum(1 for _ in islice(_messages(body), MOST_MESSAGES + 1)) > MOST_MESSAGES
+    if sum(map(body.count, (b"{", b"[", b","))) <= MOST_VALUES:
+        return False
+    found = (one for one in VALUES.finditer(body) if body[one.start()] != QUOTE)
+    return sum(1 for _ in islice(found, MOST_VALUES + 1)) > MOST_VALUES
+
+
+def _messages(body: bytes) -> Iterator[str]:
+    """Every message within a request, by its kind; ends where it cannot be read, which the parser will say."""
+    left = [("request", 0, len(body))]
+    while left:
+        kind, at, end = left.pop()
+        while at < end:
+            tag, at = _varint(body, at, end)
+            if tag & 7 == 2:
+                size, at = _varint(body, at, end)
+                inner = FIELDS.get(kind, {}).get(tag >> 3)
+                if inner is not None and at + size <= end:
+                    yield inner
+                    left.append((inner, at, at + size))
+                at += size
+            elif tag & 7 == 0:
+                _, at = _varint(body, at, end)
+            else:
+                at += {1: 8, 5: 4}.get(tag & 7, end)  # others are not in use: the rest cannot be read
+
+
+def _varint(body: bytes, at: int, end: int) -> tuple[int, int]:
+    """A number and where it ends; at the end of the message where it does not end."""
+    value = 0
+    for place in range(at, min(at + 10, end)):
+        value |= (body[place] & 127) << 7 * (place - at)
+        if body[place] < 128:
+            return value, place + 1
+    return 0, end
 
 
 def written(spans: Iterable[OtelSpan], media_type: str) -> bytes:

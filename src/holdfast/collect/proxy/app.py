@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from holdfast.collect import endpoint, openapi
+from holdfast.collect.http_limits import WAIT_S
 from holdfast.collect.openapi import JSON, TEXT, ApiOperation, ApiRoute, Gives, Schema, obj
 from holdfast.collect.proxy import attribution
 from holdfast.collect.proxy.attribution import AttributionLog, BadHeader, Identity
@@ -38,7 +39,7 @@ PROXY_STATUS_TEXTS = {
     400: "the request, or a header, is wrong",
     404: "the store has no such rollout or attempt",
     409: "the attempt does not run, or its lease has run out",
-    429: "the upstream is held, or full; come back after Retry-After",
+    429: "the upstream is held, or full, or too many tokens were wrong; come back after Retry-After",
     502: "the upstream gave no answer, or broke off",
     503: "a model of this process failed; ask again",
 }
@@ -83,7 +84,7 @@ def called(path: str) -> ApiOperation:
         takes={JSON: REQUESTS.get(path, ANYTHING)},
         gives={
             200: ("the upstream's answer, byte for byte", {JSON: ANYTHING, openapi.EVENTS: TEXT}),
-            **refusals(*openapi.BODY, 404, 409, 429, 502, 503),
+            **refusals(*openapi.BODY, 404, 409, 502, 503),
             **OWN,
         },
         headers=WHOSE,
@@ -93,7 +94,7 @@ def called(path: str) -> ApiOperation:
 LIST = ApiOperation(
     name="models",
     says="The models of the upstreams; of a single one as it says it",
-    gives={200: ("all of them", {JSON: ANYTHING}), **refusals(401, 403, 404, 502), **OWN},
+    gives={200: ("all of them", {JSON: ANYTHING}), **refusals(401, 403, 404, 429, 502), **OWN},
 )
 UPSTREAM = obj(("name", "calls", "held"), name=TEXT, calls=openapi.COUNT, held=openapi.FLAG)
 HEALTH = ApiOperation(
@@ -108,7 +109,7 @@ HEALTH = ApiOperation(
                 )
             },
         ),
-        **refusals(401, 403),
+        **refusals(401, 403, 429),
     },
 )
 
@@ -126,7 +127,8 @@ def ordered(order: str) -> ApiOperation:
 CODE = "training_proxy_"
 SAYS = "Calls of models, passed on byte for byte, and kept as spans of the attempts that they belong to."
 ID = re.compile(r"[0-9a-f]{16}|[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # a trace's, a UUID
-BELOW = "/rollout/{rollout:path}/attempt/{number:int}"
+BELOW = "/rollout/{rollout:path}/attempt/{number:attempt}"
+CAPABILITY = re.compile(r"(/attempt/[0-9]+)\.[0-9a-f]{32}")
 # error → status, the documented code, and what the attribution log calls it
 REFUSALS: tuple[tuple[type[Exception], int, str, str], ...] = (
     (BadHeader, 400, f"{CODE}missing_or_invalid_attribution_header", "bad_header"),
@@ -145,7 +147,7 @@ REFUSALS: tuple[tuple[type[Exception], int, str, str], ...] = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyLimits:
     largest: int = 64 * 2**20  # bytes of a request
-    wait_s: float = endpoint.WAIT_S  # for a request's body
+    wait_s: float = WAIT_S  # for a request's body
     amend_s: float = 0.5  # between two writes of a running stream
     unread_s: float = 60.0  # that a client may leave a stream unread before it counts as gone
 
@@ -158,6 +160,7 @@ def app(
     upstreams: Sequence[Upstream],
     *,
     token: str | None = None,
+    key: bytes | None = None,
     scrub: Scrub | None = None,
     scrub_spelt: Scrub | None = None,
     prices: Mapping[str, TokenPrice] | None = None,
@@ -169,7 +172,8 @@ def app(
 ) -> Starlette:
     """The proxy before these upstreams.
 
-    The caller closes `state.proxy`. `routes` are served at the same address and admit their own callers. Without a
+    The caller closes `state.proxy`. `token` is an operator's; agents have the capability that `key` gives their
+    attempts. `routes` are served at the same address and admit their own callers. Without a
     state folder no attribution log is written. `scrub_spelt` replaces `scrub` on calls of our own models, whose tokens
     `budgets.spell` can spell.
     """
@@ -177,10 +181,9 @@ def app(
         Upstreams(upstreams),
         SpanRecorder(store, clock=clock, scrub=scrub, scrub_spelt=scrub_spelt, prices=prices, amend_s=limits.amend_s),
         ProxyBudgets(store, clock=clock),
-        endpoint.RequestReader(token=token, largest=limits.largest, wait_s=limits.wait_s),
+        endpoint.RequestReader(token=token, key=key, largest=limits.largest, wait_s=limits.wait_s),
         None if state_folder is None else AttributionLog(state_folder),
         dialects,
-        is_shared=token is not None,
         unread_s=limits.unread_s,
     )
     places = [*_places(proxy, dialects), *routes]
@@ -245,14 +248,13 @@ class Proxy:
         log: AttributionLog | None,
         dialects: Sequence[Dialect],
         *,
-        is_shared: bool,
         unread_s: float,
     ) -> None:
         self._unread_s = unread_s
         self.upstreams, self._recorder, self._reader, self._log = upstreams, recorder, reader, log
         self._models, self._budgets, self._dialects = UpstreamModels(upstreams.each), budgets, dialects
         # With a token, the caller's credentials are ours and not an upstream's.
-        own = FORWARDED if is_shared else FORWARDED | {"authorization", "x-api-key"}
+        own = FORWARDED if reader.has_token else FORWARDED | {"authorization", "x-api-key"}
         self._wanted = {one.path: {name.encode() for name in own | one.forwarded} for one in dialects}
 
     def hold(self, name: str) -> None:
@@ -292,14 +294,18 @@ class Proxy:
 
     async def models(self, request: Request) -> Response:
         """The models of the upstreams. The caller's headers tell which dialect's key is sent."""
-        self._reader.admit(request)
+        self._reader.admit_to(request, attribution.of(request))
         given = request.headers.keys()
         dialect = next((one for one in self._dialects if not one.forwarded.isdisjoint(given)), self._dialects[0])
         found = await self._models.listed(dialect, self._passed(dialect, request))
         return Response(found.body, found.status, found.headers)
 
     async def order(self, order: Callable[[str], None], request: Request) -> Response:
-        """Holds or releases an upstream while its weights are swapped; says how many calls are under way."""
+        """Holds or releases an upstream while its weights are swapped; says how many calls are under way.
+
+        Without a token every agent of this machine could stop all others."""
+        if not self._reader.has_token:
+            raise HTTPException(403, "is for operators; start the proxy with a token, and send it")
         given = read_object(await self._reader.content(request))
         one = self.upstreams.named(str(given.get("upstream", self.upstreams.each[0].name)))
         order(one.name)
@@ -324,14 +330,18 @@ class Proxy:
         finally:
             await self._note(call)
 
+    def _admitted(self, request: Request) -> Identity:
+        try:
+            whose = attribution.of(request) or attribution.from_headers(dict(request.headers.raw))
+        except (BadHeader, NotFound):
+            self._reader.admit(request)
+            raise
+        self._reader.admit_to(request, whose)
+        return whose
+
     async def _read(self, dialect: Dialect, request: Request) -> ProxyCall:
-        body = await self._reader.content(request)
-        headers = dict(request.headers.raw)
-        whose = (
-            attribution.from_path(request.path_params["rollout"], request.path_params["number"], headers)
-            if "rollout" in request.path_params
-            else attribution.from_headers(headers)
-        )
+        whose = self._admitted(request)
+        body = await self._reader.content(request, is_admitted=True)
         trace, tag = await self._scrubbed(whose.trace), await self._scrubbed(whose.tag)
         whose = replace(whose, trace=trace, tag=tag)
         return ProxyCall(
@@ -339,8 +349,8 @@ class Proxy:
             identity=whose,
             asked=dialect.read_request(body),
             headers=self._passed(dialect, request),
-            attempt=self._recorder.attempt(whose.rollout, whose.number),
-            path=request.scope["path"],
+            attempt=await self._recorder.running(whose.rollout, whose.number),
+            path=CAPABILITY.sub(r"\1", request.scope["path"]),
             size=len(body),
             began=time.monotonic(),
         )

@@ -1,6 +1,8 @@
 """Whose call it is, said in the URL or in the documented headers; and the attribution log, one line of JSON a call.
 
-Lines are gathered for a moment and appended by a thread, so no call waits and several processes can share the file.
+An attempt's address holds its capability, an HMAC of the attempt under the store's key: whoever has the address may
+speak for this attempt and for no other, and needs no token. Log lines are gathered for a moment and appended by a
+thread, so no call waits and several processes can share the file.
 """
 
 from __future__ import annotations
@@ -11,17 +13,22 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import orjson
 
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.errors import BadInput, NotFound
+
+if TYPE_CHECKING:  # agents need none of the server
+    from starlette.requests import Request
 
 ROLLOUT, ATTEMPT, SEQUENCE, TRACE = b"x-rollout-id", b"x-attempt-id", b"x-sequence-id", b"x-trace-id"
 TAG = b"x-tag"
-LONGEST_TAG = 200
-NUMBER = re.compile(r"(?:(?P<rollout>.+):)?(?:attempt-)?(?P<number>\d{1,9})", re.DOTALL)
+LONGEST_TAG, LONGEST_NUMBER = 200, 9
+NUMBER = re.compile(
+    r"(?:(?P<rollout>.+):)?(?:attempt-)?(?P<number>[0-9]{1,9})(?:\.(?P<capability>[0-9a-f]{32}))?", re.DOTALL
+)
 MOST_SEQUENCE = 2**64 - 1
 
 
@@ -36,15 +43,28 @@ class Identity:
     sequence: int | None = None
     trace: str | None = None
     tag: str | None = None  # the agent's own word for the call
+    capability: str | None = None  # as it was sent; `endpoint.RequestReader` checks it
 
 
-def base_url(proxy_url: str, rollout: str, number: int) -> str:
+def base_url(proxy_url: str, rollout: str, number: int, capability: str | None = None) -> str:
     """The agent's base URL for its model; clients of OpenAI's API want `/v1` after it."""
-    return f"{proxy_url.rstrip('/')}/rollout/{quote(rollout, safe='')}/attempt/{number}"
+    attempt = number if capability is None else f"{number}.{capability}"
+    return f"{proxy_url.rstrip('/')}/rollout/{quote(rollout, safe='')}/attempt/{attempt}"
 
 
-def from_path(rollout: str, number: int, headers: Mapping[bytes, bytes]) -> Identity:
-    return Identity(rollout=rollout, number=number, **_beside(headers))
+def of(request: Request) -> Identity | None:
+    """The attempt that the path or the headers of a request name, or None."""
+    headers = dict(request.headers.raw)
+    if "rollout" in request.path_params:
+        return from_path(request.path_params["rollout"], request.path_params["number"], headers)
+    return from_headers(headers) if ROLLOUT in headers else None
+
+
+def from_path(rollout: str, attempt: str, headers: Mapping[bytes, bytes]) -> Identity:
+    number, _, given = attempt.partition(".")
+    if len(number) > LONGEST_NUMBER:
+        raise NotFound(f"attempt {number[:LONGEST_NUMBER]}… at {rollout}", why="there is none")
+    return Identity(rollout=rollout, number=int(number), capability=given or None, **_beside(headers))
 
 
 def from_headers(headers: Mapping[bytes, bytes]) -> Identity:
@@ -52,7 +72,7 @@ def from_headers(headers: Mapping[bytes, bytes]) -> Identity:
     found = NUMBER.fullmatch(attempt)
     if found is None or found["rollout"] not in (None, rollout):
         raise BadHeader(f"header '{ATTEMPT.decode()}' must name an attempt of the rollout, as in {rollout}:attempt-1")
-    return Identity(rollout=rollout, number=int(found["number"]), **_beside(headers))
+    return Identity(rollout=rollout, number=int(found["number"]), capability=found["capability"], **_beside(headers))
 
 
 def _beside(headers: Mapping[bytes, bytes]) -> dict[str, Any]:

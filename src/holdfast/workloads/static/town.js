@@ -217,6 +217,31 @@ function card() {
     one.append(name, how);
     return one;
   }));
+  mind();
+}
+
+// What the network of the selected resident makes of it: asked for once a second, and only while somebody looks.
+let policy = null, minded = 0;
+async function mind() {
+  if (policy === null || policy === "scripts" || selected < 0 || mode !== "live" || picture.at[selected] < 0) { $("mind").hidden = true; return; }
+  if (Date.now() - minded < 1000) return;
+  minded = Date.now();
+  const who = selected;
+  try {
+    const found = (await ask("order", { id: `mind-${minded}`, name: "mind", args: { resident: who } })).mind;
+    if (who !== selected) return;
+    $("mind").hidden = false;
+    $("mind").querySelector("p").textContent = `${found.version} · expects ${found.value.toFixed(2)} · the script would: ${found.scripted}`;
+    $("choices").replaceChildren(...found.actions.slice(0, 6).map(one => {
+      const row = document.createElement("li"), [name, bar, share] = ["span", "i", "b"].map(kind => document.createElement(kind));
+      name.textContent = one.name;
+      bar.style.cssText = `--w: ${(100 * one.p).toFixed(1)}%`;
+      share.textContent = `${(100 * one.p).toFixed(0)} %`;
+      row.append(name, bar, share);
+      return row;
+    }));
+    $("because").textContent = "because of " + found.strongest.slice(0, 4).map(one => `${one.name} ${one.share > 0 ? "+" : ""}${one.share.toFixed(2)}`).join(", ");
+  } catch { $("mind").hidden = true; }
 }
 
 // Drawing ------------------------------------------------------------------------------------------------------------
@@ -531,7 +556,7 @@ $("live").onclick = live;
 
 async function status() {
   const said = await ask("status");
-  ({ role, commands, limits } = said);
+  ({ role, commands, limits, policy } = said);
   $("scrub").min = said.ticks[0];
   if (mode === "live") { paused = said.paused || stopped; speed = said.speed; }
   newest = said.ticks[1];

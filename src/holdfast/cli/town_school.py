@@ -1,0 +1,229 @@
+"""`holdfast town school`, and what it leaves: versions that drive residents, compared and looked into."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+from holdfast.cli.options import Output, StoreOptions, needing
+from holdfast.cli.show import folded, step
+from holdfast.contracts.run import RunState, Status
+
+if TYPE_CHECKING:
+    from holdfast.workloads.townschool import SchoolReport
+
+RulesAt = Annotated[Path | None, Option("--rules", metavar="FILE", help="TOML that overrides the default rules.")]
+Residents = Annotated[int | None, Option("--residents", metavar="N", min=1, max=256, help="How many live there.")]
+ENOUGH_ACCURACY, ENOUGH_RECALL = 0.90, 0.75  # of a clone, where it was judged
+
+
+def school(
+    at: StoreOptions,
+    seed: Annotated[int, Option(metavar="N", min=0, max=2**15, help="Of all chance.")] = 1,
+    quick: Annotated[bool, Option("--quick", help="A short course in small towns; proves little.")] = False,
+    rules: RulesAt = None,
+    residents: Residents = None,
+    name: Annotated[str, Option(metavar="NAME", help="The line of versions.")] = "town",
+    fresh: Annotated[bool, Option("--fresh", help="Start anew, even if an earlier one can be resumed.")] = False,
+) -> Output:
+    """Teach residents: clone the scripts, DAgger, pass control over share by share, practise by PPO held to the clone,
+    prove the network in towns that nobody learnt in, and promote it by the same gate as any other policy.
+
+    Ctrl-C or a kill loses nothing: the same command goes on where it stopped. What is live already is taught on, and
+    has to be beaten. Exit code 1: nothing was promoted, except with --quick.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is read: networks this small are slower on more
+    with needing("learn"):
+        from holdfast.api.driving import interrupted
+        from holdfast.cli.drive import drive, switched_off, switched_off_lines
+        from holdfast.cli.town import warn
+        from holdfast.operate.switches import snapshot_of
+        from holdfast.workloads.townschool import TownMaker, school_report, school_run
+    is_small = quick and rules is None and residents is None
+    maker = TownMaker(rules_file=rules, residents=QUICK_RESIDENTS if is_small else residents)
+    warn()
+    spec = school_run(maker, seed=seed, name=name, quick=quick)
+    words = [f" --seed {seed}", " --quick" * quick, f" --rules {rules}" if rules else ""]
+    words += [f" --residents {residents}" if residents else "", f" --name {name}" if name != "town" else ""]
+    again = f"holdfast town school{''.join(words)}{at}"
+    with at.open() as opened:
+        begun = snapshot_of(opened, clock=time.time, environment=os.environ)
+        status, _, code = drive(opened, spec, None if fresh else interrupted(opened, spec))
+        report = school_report(opened, status.run_id)
+        off = switched_off(opened, status.run_id, spec, begun)
+    lines = [*switched_off_lines(off, str(at)), *_lines(status, report, again, str(at))]
+    data = {"status": status, **report.plain()}
+    return Output(data, "\n".join(lines), code or int(not report.is_promoted and not quick))
+
+
+QUICK_RESIDENTS = 16
+
+
+def mind(
+    at: StoreOptions,
+    policy: Annotated[str, Option(metavar="VERSION", help="A release, or live.")] = "live",
+    resident: Annotated[int, Option(metavar="N", min=0, help="Who is looked into.")] = 0,
+    tick: Annotated[int, Option(metavar="N", min=0, max=10**6, help="When: ticks lived by that version.")] = 480,
+    seed: Annotated[int, Option(metavar="N", min=0, max=2**63 - 1, help="The same seed, the same town.")] = 1,
+    rules: RulesAt = None,
+    residents: Residents = None,
+) -> Output:
+    """Look into the network that drives a resident: what it sees, what it may do and how likely that is, what it
+    expects, which numbers made it choose, and what the script would do."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with needing("learn"):
+        from holdfast.cli.show import progress
+        from holdfast.cli.town import warn
+        from holdfast.workloads.townlife import Life, read_rules
+        from holdfast.workloads.townschool import VARIANT, mind_of
+    known = read_rules(rules, residents=residents)
+    warn()
+    with at.existing() as opened:
+        driven = mind_of(opened, None if policy == "live" else policy, known)
+    life = Life(known, seed=seed, mind=driven, variant=VARIANT)
+    with progress("living", tick) as advance:
+        for _ in range(tick):
+            life.step()
+            advance()
+    found = life.look_into(resident)
+    return Output(found, "\n".join(_mind_lines(found)))
+
+
+def _mind_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{found['name']} at tick {found['tick']}, driven by {found['version']}"
+    yield f"the script would: {found['scripted']}"
+    if "value" in found:
+        yield f"expects {found['value']:+.2f} (0: the usual return, 1: its spread)"
+    yield "may do"
+    for one in found["actions"][:8]:
+        share = "" if one["p"] is None else f"{one['p']:7.1%}  {'█' * round(30 * one['p'])}"
+        yield f"  {one['name']:16}{share}"
+    for title, parts in (("sees", found["seen"]), ("why", found.get("why", {}))):
+        if parts:
+            yield title
+        for group, value in parts.items():
+            text = f"{value:+.2f}" if isinstance(value, float) else ", ".join(f"{k} {v:g}" for k, v in value.items())
+            yield from folded(f"  {group:14}{text}") if text else ()
+    if found.get("strongest"):
+        yield from folded("most: " + ", ".join(f"{one['name']} {one['share']:+.2f}" for one in found["strongest"]))
+
+
+def _lines(status: Status, report: SchoolReport, again: str, at: str) -> Iterator[str]:
+    yield f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.0f} s"
+    if report.bc_accuracy is not None and report.bc_macro_recall is not None:
+        yield f"  clone      agrees at {report.bc_accuracy:.1%}, recall over actions {report.bc_macro_recall:.2f}"
+    if report.anneal is not None:
+        yield f"  anneal     {_passed(report.anneal)}"
+    if report.return_before is not None and report.return_learnt is not None:
+        yield f"  before     {report.return_before:+.2f} a resident and day, {report.towns} unseen towns"
+        yield f"  learnt     {report.return_learnt:+.2f}"
+    if report.gain is not None:
+        yield f"  gain       {report.gain:+.2f} ({report.gain_low:+.2f} to {report.gain_high:+.2f}), town by town"
+    if status.run_state is not RunState.COMPLETED:
+        why = f" ({status.error})" if status.error else ""
+        yield from (f"stopped at {status.lesson or 'the beginning'}{why}", "next:")
+        yield from step(again, "goes on where it stopped")
+        return
+    yield from _decided(report, at)
+
+
+def _passed(anneal: Mapping[str, Any]) -> str:
+    shares = ", ".join(f"{one['share']:.0%} {one['action']}" for one in anneal["windows"])
+    return f"share {anneal['share']:.0%} ({shares})"
+
+
+def _decided(report: SchoolReport, at: str) -> Iterator[str]:
+    if report.decision is None:
+        yield from folded(report.why or "nothing was learnt")
+        return
+    reasons = [reason["text"] for reason in report.decision["reasons"]]
+    yield f"{report.release}: {'promoted' if report.is_promoted else 'held'}"
+    for reason in reasons[: 1 if report.is_promoted else None]:
+        yield from folded(f"  {reason}")
+    yield "next:"
+    yield from step(f"holdfast town watch --policy {report.release}{at}", "see them live")
+    yield from step(f"holdfast town mind --policy {report.release}{at}", "look into one")
+    yield from step(f"holdfast release show {report.release}{at}")
+
+
+Towns = Annotated[int, Option("--towns", metavar="N", min=2, max=512, help="How many are lived in.")]
+
+
+def league(
+    at: StoreOptions,
+    versions: Annotated[
+        list[str] | None, Argument(metavar="[VERSION]...", help="Releases or checkpoints; else all of the line.")
+    ] = None,
+    towns: Towns = 16,
+    days: Annotated[int, Option(metavar="N", min=1, max=30, help="Of each town.")] = 1,
+    name: Annotated[str, Option(metavar="NAME", help="The line of versions.")] = "town",
+    rules: RulesAt = None,
+    residents: Residents = None,
+) -> Output:
+    """Let scripts, chance and versions live in the same towns, which nobody learnt in, and compare what they earn."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with needing("learn"):
+        from holdfast.cli.show import progress, table
+        from holdfast.cli.town import warn
+        from holdfast.policies.network import Scripted
+        from holdfast.workloads.townschool import TownMaker, act_of, entrants, lived, standings
+    maker = TownMaker(rules_file=rules, residents=residents, days=days)
+    maker.describe()  # what is wrong with the rules is told before any work
+    warn()
+    with at.existing() as opened:
+        known = entrants(opened, versions, name)
+        acts = {"scripts": act_of(opened, Scripted(env=maker.name)), "chance": None}
+        acts |= {who: act_of(opened, policy) for who, policy in known.items()}
+    with progress("living", len(acts) * maker.ticks) as advance:
+        paid = {who: lived(maker, act, towns=towns, each=advance) for who, act in acts.items()}
+    found = standings(paid)
+    rows = [
+        (one["who"], one["return"], _span(one, "low", "high"), _span(one, "gain_low", "gain_high")) for one in found
+    ]
+    shown = table(["~who", ">a day", "95 %", "over scripts, 95 %"], rows)
+    return Output({"towns": towns, "days": days, "standings": found}, shown)
+
+
+def _span(one: Mapping[str, Any], low: str, high: str) -> str:
+    return f"{one[low]:+.2f} to {one[high]:+.2f}"
+
+
+def balance(
+    at: StoreOptions,
+    towns: Towns = 50,
+    days: Annotated[int, Option(metavar="N", min=1, max=30, help="Of each town.")] = 1,
+    policy: Annotated[str | None, Option(metavar="VERSION", help="A release, or live; else scripts.")] = None,
+    rules: RulesAt = None,
+    residents: Residents = None,
+) -> Output:
+    """Measure what residents of each nature are paid, and whether natures are balanced: within 10 % of the mean. Exit
+    code 1: they are not."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with needing("learn"):
+        from holdfast.cli.show import progress, table
+        from holdfast.cli.town import warn
+        from holdfast.policies.network import ScriptedAct
+        from holdfast.workloads.townschool import BALANCED, TownMaker, act_of, lived, natures_of, policy_in
+    maker = TownMaker(rules_file=rules, residents=residents, days=days)
+    known = maker.rules
+    warn()
+    if policy is None:
+        act = ScriptedAct(maker.name)
+    else:
+        with at.existing() as opened:
+            act = act_of(opened, policy_in(opened, None if policy == "live" else policy)[1])
+    with progress("living", maker.ticks) as advance:
+        found = natures_of(lived(maker, act, towns=towns, each=advance), known)
+    is_balanced = all(abs(one["from_mean"]) <= BALANCED for one in found.values())
+    rows = [
+        (name, one["residents"], one["return"], _span(one, "low", "high"), f"{one['from_mean']:+.1%}")
+        for name, one in found.items()
+    ]
+    shown = table(["nature", ">residents", ">a day", "95 %", ">from mean"], rows)
+    data = {"towns": towns, "days": days, "balanced": is_balanced, "limit": BALANCED, "natures": found}
+    return Output(data, shown, int(not is_balanced))

@@ -1,0 +1,177 @@
+"""Limits of every connection to our HTTP servers: heads, trailers, waiting, reading, and how many there are.
+
+`contracts.limits` counts what callers do, `endpoint` reads requests. What is refused here reaches no application.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import resource
+from typing import Any
+
+from starlette.requests import Request as Asked
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+WAIT_S = 30.0  # for the head of a request, and for its body
+UNREAD_S = 60.0  # that a client may leave an answer unread
+LARGEST_HEAD = 64 * 1024  # bytes of a head, or of the trailers
+MOST_HEADERS = 100
+ALL_HEADS = 16 * 2**20  # bytes of unfinished heads of one server
+MOST_CONNECTIONS = 1024
+SPARE_FILES = 128  # that stay for the store and for upstreams
+SLICE, BODY_SLICE = 4096, 64 * 1024  # bytes of a head, and of a body, that are parsed at once
+MOST_PIPELINED = 8  # requests that wait for the answers before them on one connection
+STATUS_LINES = {431: "Request Header Fields Too Large", 503: "Service Unavailable"}
+
+
+def address_of(asked: Asked) -> str:
+    """The caller's address, whole or, of IPv6, its network: who has one address there has 2^64 of them."""
+    host = asked.client.host if asked.client is not None else "?"
+    try:
+        found = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    return host if found.version == 4 else str(ipaddress.ip_network((found, 64), strict=False).network_address)
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """A connection within limits. uvicorn has none: it waits for ever, and keeps heads and trailers of any size.
+
+    Where a server is full, the connection that has waited longest for a request makes room; where all heads together
+    are too large, the one with the largest does.
+    """
+
+    wait_s = WAIT_S
+    unread_s = UNREAD_S
+    most_connections = MOST_CONNECTIONS
+    _late: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
+    _head = 0  # bytes since the request, or the last part of its body, began
+    _is_body = False
+    _has_moved = False  # a request began or ended, or a part of its body came, in these bytes
+    _trailers = 0
+    _status = 400
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._since = self.loop.time()
+        if len(self.connections) > self.most_connections:
+            waiting = [one for one in self._others() if one.is_waiting]
+            if not waiting:
+                self.refuse(503)
+                return
+            min(waiting, key=lambda one: one._since).transport.abort()
+        self._expect()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether no request is being answered."""
+        return (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing()  # type: ignore[redundant-expr]
+
+    def _others(self) -> list[LimitedProtocol]:
+        return [one for one in self.connections if isinstance(one, LimitedProtocol) and one is not self]
+
+    def data_received(self, data: bytes) -> None:
+        start = 0
+        while start < len(data) and not self.transport.is_closing():
+            part = data[start : start + (BODY_SLICE if self._is_body else SLICE)]
+            start, self._has_moved = start + len(part), False
+            super().data_received(part)
+            self._head = 0 if self._has_moved else self._head + len(part)
+            if self._head > LARGEST_HEAD:
+                self.refuse(431)
+        if self.transport.is_closing():
+            return
+        if self._head > SLICE:
+            self._limit_heads()
+        if self._late is None and self.is_waiting:
+            self._expect()
+
+    def _limit_heads(self) -> None:
+        heads = {one: one._head for one in (*self._others(), self)}
+        if sum(heads.values()) > ALL_HEADS:
+            max(heads, key=lambda one: one._head).transport.abort()
+
+    def refuse(self, status: int) -> None:
+        """Answers and hangs up."""
+        self._status = status
+        self.send_400_response(STATUS_LINES[status])
+
+    def send_400_response(self, msg: str) -> None:
+        line = f"HTTP/1.1 {self._status} {STATUS_LINES.get(self._status, 'Bad Request')}\r\n"
+        head = f"{line}content-type: text/plain\r\ncontent-length: {len(msg)}\r\nconnection: close\r\n\r\n"
+        self.transport.write(f"{head}{msg}".encode())
+        self.transport.close()
+
+    def on_message_begin(self) -> None:
+        self._has_moved, self._is_body, self._trailers = True, False, 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Trailers are counted and dropped: they came after the request was admitted."""
+        if self._is_body:
+            self._trailers += 1
+        else:
+            super().on_header(name, value)
+        if max(self._trailers, len(self.headers)) > MOST_HEADERS:
+            self._status = 431
+            raise ValueError(f"more than {MOST_HEADERS} headers")
+
+    def on_headers_complete(self) -> None:
+        self._relax()
+        self._has_moved = self._is_body = True
+        if len(self.pipeline) >= MOST_PIPELINED:
+            self._status = 503
+            raise ValueError(f"more than {MOST_PIPELINED} requests at once")
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._has_moved = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._has_moved, self._is_body = True, False
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._since = self.loop.time()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self._unread or self.loop.call_later(self.unread_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._read()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._relax()
+        self._read()
+        super().connection_lost(exc)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Nothing is logged: anybody can ask for an upgrade, and is answered as without."""
+
+    def _expect(self) -> None:
+        self._late = self.loop.call_later(self.wait_s, self.transport.abort)
+
+    def _relax(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _read(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+
+def limited(**limits: Any) -> type[LimitedProtocol]:
+    """The protocol of one server, with fewer connections where the process may not open as many files."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    most = limits.pop("most_connections", MOST_CONNECTIONS)
+    if files != resource.RLIM_INFINITY:
+        most = min(most, max(files - SPARE_FILES, files // 2))
+    return type("LimitedProtocol", (LimitedProtocol,), {"most_connections": most, **limits})

@@ -1,0 +1,73 @@
+"""S6: spans that were packed, or say little in many bytes, take no more memory than they are worth."""
+
+from __future__ import annotations
+
+import gzip
+import time
+
+import pytest
+import requests
+from starlette.applications import Starlette
+
+from holdfast.collect.otlp import wire
+from holdfast.collect.otlp.take import SpanReceiver, routes
+from holdfast.contracts.errors import BadInput
+from holdfast.store.store import Store
+from tests.collect.proxy.far import served
+from tests.security.conftest import resident_mb
+
+SIZE, MOST_MB = 8 * 2**20, 64.0
+
+
+def sized(inner: bytes) -> bytes:
+    """With its length before it, as protobuf has it."""
+    size, rest = b"", len(inner)
+    while rest > 127:
+        size, rest = size + bytes([rest & 127 | 128]), rest >> 7
+    return size + bytes([rest]) + inner
+
+
+def attributes(values: bytes) -> bytes:
+    """A request whose one span has one attribute with these values."""
+    pair = sized(b"\x0a\x01a\x12" + sized(b"\x2a" + sized(values)))
+    return b"\x0a" + sized(b"\x12" + sized(b"\x12" + sized(b"\x4a" + pair)))
+
+
+LITTLE = {
+    "groups in protobuf": (wire.PROTOBUF, b"\x0a\0" * (SIZE // 2)),
+    "spans in protobuf": (wire.PROTOBUF, b"\x0a" + sized(b"\x12" + sized(b"\x12\0" * (SIZE // 2)))),
+    "values in protobuf": (wire.PROTOBUF, attributes(b"\x0a\x02\x18\x01" * (SIZE // 4))),
+    "objects in JSON": (wire.JSON, b'{"resourceSpans":[' + b"{}," * (SIZE // 3) + b"{}]}"),
+    "lists in JSON": (wire.JSON, b'{"resourceSpans":' + b"[[]," * (SIZE // 4) + b"0" + b"]" * (SIZE // 4) + b"}"),
+    "texts in JSON": (wire.JSON, b'{"resourceSpans":[' + b'"",' * (SIZE // 3) + b"0]}"),
+}
+
+
+@pytest.mark.parametrize("what", LITTLE)
+def test_a_request_of_very_many_values_is_refused_before_it_is_read(what: str) -> None:
+    media_type, body = LITTLE[what]
+    rest = resident_mb()
+    with pytest.raises(BadInput, match="too many values"):
+        wire.read(body, media_type)
+    assert resident_mb() - rest < MOST_MB
+
+
+@pytest.mark.parametrize("media_type", [wire.JSON, wire.PROTOBUF])
+def test_long_texts_full_of_commas_and_quotes_are_no_values(media_type: str) -> None:
+    said = 'one, "two", {three}, [four], ' * 50_000 + "\\"
+    span = wire.OtelSpan(
+        trace_id="a" * 32, span_id="b" * 16, name="s", started_ns=1, ended_ns=2, attributes={"a": said}
+    )
+    (found,), unread = wire.read(wire.written([span], media_type), media_type)
+    assert found.attributes["a"] == said and not unread
+
+
+def test_31_kb_of_gzip_are_refused_while_they_are_unpacked(file_store: Store) -> None:
+    packed = gzip.compress(b'{"resourceSpans":[' + b"{}," * 10_000_000)
+    assert len(packed) < 40_000
+    with served(lambda: Starlette(routes=routes(SpanReceiver(file_store, clock=time.time)))) as at:
+        rest = resident_mb()
+        how = {"Content-Type": wire.JSON, "Content-Encoding": "gzip"}
+        answer = requests.post(f"{at}/v1/traces", packed, headers=how, timeout=60)
+        assert answer.status_code == 413 and "packed more than" in answer.text
+    assert resident_mb() - rest < MOST_MB
