@@ -187,7 +187,7 @@ QUICK = School(
     practice=replace(PRACTISED, updates=6, step_updates=3, warmup=3, envs=4),
     anneal=AnnealPlan(shares=(0.5, 1.0), better=0.5, worse=1.0),
 )
-TOWNS = EnvProof(episodes=256, batch=64)
+TOWNS = EnvProof(episodes=288, batch=96)  # so many for a first look: fewer prove no safety
 QUICK_TOWNS = EnvProof(episodes=16, batch=16)
 
 
