@@ -53,6 +53,7 @@ def rate(key: str, tolerance: float = 0.35) -> Ratio:
 
 
 RATIOS: Mapping[str, tuple[Ratio, ...]] = {  # benchmark → what is held against the last time
+    "attacks": (down("worst_mb", 0.5),),
     "budgets": (cpu("collect_ms_per_turn"), cpu("diff_p95_ms")),
     "collect": (cpu("overhead_ms_per_rollout"),),
     "learn": (

@@ -188,6 +188,15 @@ def test_a_proposer_sees_what_was_tried_and_the_best_is_the_candidate() -> None:
     assert attempt["reward"] == 0.4 and attempt["feedback"] == "worth 0.4" and "expected" not in attempt
 
 
+def test_while_nothing_gains_new_prompts_are_begun_to_the_end_of_the_budget() -> None:
+    tasks = [TaskItem(id=f"t{n}", input=f"question {n}").row() for n in range(40)]
+    late = "prompt 5"
+    ctx = Context(lambda work: float(work.policy.manifest["texts"]["system"] == late))
+    own = Own(*(f"prompt {n}" for n in range(1, 20)))
+    state, _ = raced(PromptSearch(proposers=[own], rollouts=120), ctx, tasks)
+    assert state.candidate == BASE.with_texts({"system": late})
+
+
 WORDS = ("Use the tools.", "Be brief.", "Check twice.", "Sing.")
 
 

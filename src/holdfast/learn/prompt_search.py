@@ -54,7 +54,7 @@ BLOCK = 6  # tasks that a prompt is run on at once
 STOCK = 2  # prompts of one proposer that wait to be run, at most
 WIDTH = 4  # prompts that a round runs, beside those that they are compared with
 CONFIRMED = 0.25  # share of the tasks, and of the rollouts at most, that the search leaves for its winners
-EXPLORED = 0.6  # share of the search's rollouts after which no new prompt is begun
+EXPLORED = 0.6  # share of the search's rollouts after which no new prompt is begun, once one gains
 FINALISTS = 2
 LEAST_TASKS = 16  # below, no task is left for the winners
 SPREAD = 0.15  # standard deviation of a prompt's gain, before anything was seen of it
@@ -469,7 +469,8 @@ class Race:
         self.block = max(1, min(BLOCK, budget // (4 * (given + 1))))
         final = self._final(tasks)
         reserved = min(int(CONFIRMED * budget), len(final) * (FINALISTS + 1))
-        is_open = budget - left < EXPLORED * (budget - reserved)
+        # While none gains there is nothing to refine: what would be left over goes to new ones.
+        is_open = self.best()[0] == 0 or budget - left < EXPLORED * (budget - reserved)
         found = self._searched(range(tasks - len(final)), left - reserved, has_new=is_open)
         if found:
             return SEARCH, found

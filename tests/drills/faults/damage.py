@@ -257,6 +257,6 @@ def _command(setting: Setting, copy: Path, *, is_found: bool) -> list[str]:
         command = crew.command("store", "check", "--deep", "--store", str(copy))
         if not command.has_ended(60.0):
             return ["'holdfast store check' did not end within 60 s"]
-    if command.code != (5 if is_found else 0) or "Traceback" in command.err or "\n" in command.err:
+    if command.code != (5 if is_found else 0) or "Traceback" in command.err or command.err.count("holdfast: ") > 1:
         return [f"'holdfast store check' ended with {command.code}: {command.err or command.out}"]
     return []
