@@ -30,6 +30,7 @@ WHOLE = {  # these look at much on purpose, or at tables that stay small
     "scorings.EVERY": "a check of everything",
     "scorings.NOTED": "a check of everything",
     "scorings.PRUNED": "a check of everything",
+    "ledger.ANY_DECISION": "a check of everything",
     "ledger.LOCK": "no query",
     "ledger.DATABASE": "of Postgres, about the database itself",
     "artifacts.LOCK": "no query",

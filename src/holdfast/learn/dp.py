@@ -243,7 +243,7 @@ class PrivateTrainer(Trainer):
                         total[name] += p.grad
         self._add_noise(total)
         norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(total.values())))))
-        account.add([float("nan"), norm, *[0.0] * (len(TERMS) + 4)], 0, 0)
+        account.add([float("nan"), norm, *[0.0] * (len(TERMS) + 5)], 0, 0)
         account.restored = self._alarm(0.0, norm)
         if account.restored is None:
             self._adam.descend(self.settings.optimizer.at(self.updates))

@@ -69,7 +69,7 @@ class LedgerCheckpoints:
         self._write(self.path, self.line(view, seq, sha256, self._key))
 
     def line(self, view: Transaction, seq: int, sha256: str, key: bytes | None) -> str:
-        text = f"{seq} {sha256} {self._named(view)}"
+        text = f"{seq} {sha256} {self.named(view)}"
         return text if key is None else f"{text} {_seal(key, text)}"
 
     def seal(self, view: Transaction, seq: int, sha256: str, key: bytes, witness: Path | None = None) -> str:
@@ -82,7 +82,7 @@ class LedgerCheckpoints:
 
     def of(self, view: Transaction, *, key: bytes | None = None, copy: Path | None = None) -> list[Anchor]:
         """The lines about this store, of the file and of a copy; with a key, StoreCorrupt for one sealed otherwise."""
-        name, found = self._named(view), list[Anchor]()
+        name, found = self.named(view), list[Anchor]()
         for path in filter(None, (self.path, copy)):
             for line in _lines(path, is_copy=path == copy):
                 match = LINE.fullmatch(line)  # a line that was torn by a crash says nothing
@@ -95,7 +95,7 @@ class LedgerCheckpoints:
                 found.append(Anchor(int(match[1]), match[2], match[4]))
         return found
 
-    def _named(self, view: Transaction) -> str:
+    def named(self, view: Transaction) -> str:
         """Several stores may lie in one folder, and a database may be dropped and made again."""
         if self._name is None:
             self._name = json.dumps(self._store if view.is_sqlite else f"{self._store}#{view.one(DATABASE, {})[0]}")

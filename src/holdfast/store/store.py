@@ -48,6 +48,8 @@ class Store:
             self.folder, name = state_folder.absolute(), db.engine.url
         key = None if seal_key is None else read_key(seal_key, apart_from=self.folder)
         anchors = LedgerCheckpoints(self.folder, name, key)
+        if not isinstance(db.engine, SQLite):
+            db.reading(anchors.named)  # once: an entry may be noted after its connection broke
         db.entered, db.is_sealed = anchors.note, key is not None
         self.changes, self.clock = db.changes, db.clock
         self.runs = Runs(db, project)
