@@ -17,6 +17,7 @@ from holdfast.contracts.experience import Experience
 from holdfast.contracts.flag import Features
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Split, Task
+from holdfast.learn import train
 from holdfast.learn.constrain import Constraint
 from holdfast.learn.grpo import GRPO, Stages, mean_reward
 from holdfast.learn.train import default_learning_rate
@@ -79,7 +80,8 @@ def test_a_dial_that_cannot_be_is_refused_before_any_work(wrong: dict[str, Any],
     assert str(refused.value).startswith(said)
 
 
-def test_every_dial_reaches_the_trainer(base: Model, tmp_path: Path) -> None:
+def test_every_dial_reaches_the_trainer(base: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train, "APART", 9.0)  # what was sampled here is made up
     numbers: dict[str, Any] = {"clip_low": 0.1, "clip_high": 0.3, "reference_kl": 0.01, "behaviour_kl": 0.02}
     numbers |= {"entropy": 0.03, "importance_cap": 2.0, "aggregate": "sequence_norm_constant", "constant": 64.0}
     algorithm = GRPO(
