@@ -174,7 +174,7 @@ def test_a_feast_does_good_to_those_in_the_park() -> None:
 
 
 def test_nature_changes_what_is_lost_where_natures_are_on() -> None:
-    socialite = {"hunger": 1000, "hygiene": 550, "energy": 1000, "social": 260}
+    socialite = {"hunger": 1000, "hygiene": 475, "energy": 900, "social": 230}
     assert worn(PLAIN, **INDOORS, profile=1) == socialite
     off = {**PLAIN, "stages": {"on": ["needs", "work", "ties"]}}
     assert worn(off, **INDOORS, profile=1) == worn(PLAIN, **INDOORS)

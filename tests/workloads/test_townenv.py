@@ -82,7 +82,7 @@ def test_a_learner_of_gymnasium_environments_sees_the_mask(rules: Rules) -> None
     [
         ({"seat": 4}, "seat 4: is not one of 4; count from 0"),
         ({"days": 0}, "days = 0: must be at least 1"),
-        ({"variant": "x"}, "there are compact, hybrid, full"),
+        ({"variant": "x"}, "there are compact, recall, hybrid, full"),
     ],
     ids=["seat", "days", "variant"],
 )

@@ -246,7 +246,7 @@ def test_only_the_right_token_gives_its_role() -> None:
     assert roles == ["operator", "admin", None, None, None, None]
     for role, token, message in (
         ("king", "12345678", "'king'"),
-        ("admin", "short", "too short"),
+        ("admin", "short", "needs 20"),
         ("admin", "1234 567", "header"),
     ):
         with pytest.raises(BadInput, match=message):

@@ -267,7 +267,7 @@ async def test_an_order_that_the_town_has_no_time_for_is_refused_and_the_town_li
 
 
 async def test_a_stream_ends_with_the_token_of_whoever_sees_it(rules: Rules, tmp_path: Path) -> None:
-    tokens = {str(role): f"badge-of-{role}" for role in Role}
+    tokens = {str(role): f"badge-of-{role}".ljust(20, "-") for role in Role}
     badges = tuple(StaticToken(role=role, token=token) for role, token in tokens.items())
     with open_store(tmp_path / "store.sqlite") as store, serving(rules, tmp_path, badges=badges) as (_, runner):
         for is_paused in (False, True):  # frames come all the time, or none at all
