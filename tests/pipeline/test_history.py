@@ -38,7 +38,11 @@ GONE: dict[str, set[int]] = {"baseline": set(), "candidate": set()}  # the place
 
 async def unreached(live: float | None, candidate: float | None, task: Any, context: Any) -> float:
     name = context.assignment.rollout.partition("/")[2]
-    if name.startswith("proof-") and not name.endswith("-retry") and int(name.split("-")[3]) in GONE[name.split("-")[2]]:
+    if (
+        name.startswith("proof-")
+        and not name.endswith("-retry")
+        and int(name.split("-")[3]) in GONE[name.split("-")[2]]
+    ):
         raise Fault("endpoint", why="is down")
     return await answer(live, candidate, task, context)
 

@@ -251,9 +251,9 @@ async def test_who_lost_as_much_as_the_baseline_is_not_proved_worse_by_it(base: 
     """Fault: what is missing counts against the candidate, so faults of ours proved an equal version worse."""
 
     def down(name: str) -> None:
-        parts = name.split("-")
         if name.startswith("proof-") and not name.endswith("-retry"):
-            if int(parts[3]) % 2 == (parts[2] == "candidate"):
+            arm, place = name.split("-")[2:4]
+            if int(place) % 2 == (arm == "candidate"):
                 raise Fault("endpoint", why="is down")
 
     played = await Play(base, before=1.0, after=1.0, hook=down).run(store)

@@ -583,7 +583,7 @@ def at_best(
 
 def _assumed(one: Episode, values: Mapping[str, float], *, is_watched: bool) -> Episode:
     """The episode with these values where it has them by assumption; what nobody measured of anyone stays untold."""
-    untold = {"safety_cost": values["safety_cost"]} if is_watched and one.safety_cost is None else {}
+    untold: dict[str, Any] = {"safety_cost": values["safety_cost"]} if is_watched and one.safety_cost is None else {}
     if one.is_missing:
         untold |= {name: value for name, value in values.items() if getattr(one, name) is not None}
     return replace(one, **untold) if untold else one
