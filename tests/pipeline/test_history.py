@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.contracts.errors import Fault
 from holdfast.contracts.rollout import Split
 from holdfast.pipeline.alpha_account import charged
 from holdfast.pipeline.history import setup_of
@@ -32,10 +33,30 @@ async def answer(live: float | None, candidate: float | None, task: Any, context
     return LIVE["success"] if won is None else won
 
 
+GONE: dict[str, set[int]] = {"baseline": set(), "candidate": set()}  # the places where infrastructure fails, by arm
+
+
+async def unreached(live: float | None, candidate: float | None, task: Any, context: Any) -> float:
+    name = context.assignment.rollout.partition("/")[2]
+    if (
+        name.startswith("proof-")
+        and not name.endswith("-retry")
+        and int(name.split("-")[3]) in GONE[name.split("-")[2]]
+    ):
+        raise Fault("endpoint", why="is down")
+    return await answer(live, candidate, task, context)
+
+
 class Told(Play):
     @property
     def agent(self) -> Any:  # type: ignore[override]
         return partial(answer, self.before, self.after)
+
+
+class Lossy(Play):
+    @property
+    def agent(self) -> Any:  # type: ignore[override]
+        return partial(unreached, self.before, self.after)
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +67,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Model:
 @pytest.fixture(autouse=True)
 def as_it_was() -> None:
     LIVE["success"] = 0.0
+    GONE.update({"baseline": set(), "candidate": set()})
 
 
 def measured(found: Played) -> list[str]:
@@ -151,6 +173,40 @@ async def test_what_earlier_tries_prove_is_proved_by_fresh_ones_before_a_gate_op
     if is_confirmed:
         assert found.evidence().comparisons["success"].difference == 0.0
         assert found.body("0/prove/confirm")["history"]["is_confirmed"]
+
+
+async def test_without_an_early_stop_too_what_earlier_tries_prove_is_confirmed(store: Store, base: Model) -> None:
+    """Fault: only what ended the looking was confirmed, and without an early stop nothing ends it."""
+    play = Told(base, before=None, after=None)
+    await play.run(store, prove=TEN)
+    LIVE["success"] = 1.0
+    found = await play.run(store, prove={**ONE, "stop_early": False})
+    assert found.body("0/prove/1")["verdict"]["outcome"] == "promote"
+    assert found.body("0/prove/confirm")["verdict"]["outcome"] == "hold" and len(measured(found)) == 30
+    assert not found.decided().is_accepted
+
+
+async def test_what_earlier_tries_prove_once_the_lost_is_measured_is_confirmed(store: Store, base: Model) -> None:
+    """Fault: a verdict that only came with the step `lost` was pooled anew, and nobody confirmed it."""
+    play = Lossy(base, before=None, after=None)
+    await play.run(store, prove=TEN)
+    LIVE["success"] = 1.0
+    GONE.update({"baseline": {0, 5, 10, 15}, "candidate": set(range(1, 12)) - {5, 10}})
+    found = await play.run(store, prove=ONE)
+    assert found.body("0/prove/1")["verdict"]["outcome"] == "hold"
+    assert found.body("0/prove/lost")["verdict"]["outcome"] == "promote"
+    assert found.body("0/prove/confirm")["verdict"]["outcome"] == "hold" and len(measured(found)) == 30
+    assert not found.decided().is_accepted
+
+
+async def test_losses_are_told_apart_by_what_each_arm_was_run_on(store: Store, base: Model) -> None:
+    """Fault: live counted as run on the tasks that it was spared, and then 1 lost is far fewer than 7. It was run on 6,
+    the candidate on 30."""
+    play = Lossy(base, before=0.0, after=0.0)
+    await play.run(store, prove=TEN)
+    GONE.update({"baseline": {0}, "candidate": {1, 2, 3, 4, 6, 7, 8}})
+    found = await play.run(store, prove=ONE)
+    assert found.body("0/prove/lost")["retried"] == {"baseline": 1, "candidate": 7}
 
 
 @dataclass

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.collect.agent import Context
 from holdfast.contracts.errors import BadInput, Fault
-from holdfast.contracts.evidence import Evidence
+from holdfast.contracts.evidence import Evidence, Outcome
 from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.records import loads
 from holdfast.contracts.release import PolicyKind, Stage
@@ -245,6 +245,22 @@ async def test_what_infrastructure_lost_in_both_arms_is_measured_again_before_a_
     first = {one.name: one for step in ("0/prove/0", "0/prove/1") for one in played.rollouts(step)}
     assert len(again) == sum(retried.values()) and again.keys() <= first.keys()
     assert all(one.metadata["seed"] == first[name].metadata["seed"] for name, one in again.items())  # the same chance
+
+
+async def test_who_lost_as_much_as_the_baseline_is_not_proved_worse_by_it(base: Model, store: Store) -> None:
+    """Fault: what is missing counts against the candidate, so faults of ours proved an equal version worse."""
+
+    def down(name: str) -> None:
+        if name.startswith("proof-") and not name.endswith("-retry"):
+            arm, place = name.split("-")[2:4]
+            if int(place) % 2 == (arm == "candidate"):
+                raise Fault("endpoint", why="is down")
+
+    played = await Play(base, before=1.0, after=1.0, hook=down).run(store)
+    looks = [played.body(f"0/prove/{name}")["verdict"]["outcome"] for name in (0, 1, "lost")]
+    assert looks == ["hold"] * 3 and played.body("0/prove/lost")["retried"] == {"baseline": 30, "candidate": 30}
+    verdict = played.evidence().verdict
+    assert verdict is not None and verdict.outcome is Outcome.HOLD
 
 
 async def test_an_agent_that_raised_has_had_its_try_though_others_are_measured_again(base: Model, store: Store) -> None:

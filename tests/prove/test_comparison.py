@@ -82,6 +82,30 @@ def test_a_better_candidate_that_does_harm_is_rejected_for_it() -> None:
     assert "safety worse by at most 0.05 proved worse: a mean difference below -0.05" in found.verdict.reasons[1]
 
 
+def lost(episodes: list[Episode], *, is_candidate: bool, part: float, seed: int) -> list[Episode]:
+    """Some of them never came back, and are assumed to be the worst for the candidate."""
+    gone, told = chance(seed).random(len(episodes)) < part, float(not is_candidate)
+    assumed: dict[str, Any] = {"success": told, "reward": told, "safety_cost": 1.0 - told, "is_missing": True}
+    return [replace(one, **assumed) if is_gone else one for one, is_gone in zip(episodes, gone, strict=True)]
+
+
+def test_who_is_worse_only_by_what_is_assumed_of_the_missing_is_held_and_who_is_worse_anyway_is_rejected() -> None:
+    """Fault: with a tenth of either arm lost, each equal version was "proved worse", by success and by safety."""
+    outcomes = []
+    for before, after in ((0.5, 0.5), (0.7, 0.2)):
+        live = lost(measured(before, tasks=400, seed=1), is_candidate=False, part=0.1, seed=3)
+        new = lost(measured(after, tasks=400, seed=2), is_candidate=True, part=0.1, seed=4)
+        outcomes.append(weighed(live, new).verdict.outcome)
+    assert outcomes == [Outcome.HOLD, Outcome.REJECT]
+    told = [[replace(one, is_missing=False) for one in side] for side in (live, new)]
+    assert weighed(*told).verdict.reasons[1].startswith("safety worse by at most 0.05 proved worse")
+
+
+def test_a_cost_that_nobody_told_proves_no_harm() -> None:
+    untold = [replace(one, safety_cost=None) if one.seed else one for one in measured(0.5, seed=2)]
+    assert weighed(measured(0.5, seed=1), untold).verdict.outcome is Outcome.HOLD
+
+
 def test_a_gain_without_enough_tasks_to_exclude_harm_is_held_and_says_how_many_episodes_it_takes() -> None:
     found = weighed(measured(0.1, tasks=30, seed=1), measured(0.9, tasks=30, seed=2))
     assert found.verdict.outcome is Outcome.HOLD

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -32,6 +34,12 @@ def test_a_fresh_try_that_does_not_tell_is_not_one_that_failed() -> None:
     fresh = [episode("a", 0, None), episode("a", 1, 1.0), episode("b", 0, None), episode("b", 1, None)]
     found = pooled(fresh, earlier, {"a": [0, 1], "b": [0, 1]})
     assert [one.success for one in found] == pytest.approx([1.0, 1.0, 0.75, 0.75])  # none told: the best for it
+
+
+def test_a_mean_that_rests_on_an_assumed_try_is_assumed() -> None:
+    fresh = [episode("a", 0, 1.0), replace(episode("a", 1, 1.0), is_missing=True), episode("b", 0, 1.0)]
+    found = pooled(fresh, {"a": known(2, 0.5), "b": known(2, 0.5)}, {"a": [0, 1], "b": [0]})
+    assert [one.is_missing for one in found] == [True, True, False]
 
 
 def test_only_what_was_measured_is_a_try() -> None:

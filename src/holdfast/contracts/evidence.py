@@ -45,6 +45,7 @@ class Episode:
     tokens: int | None = field(default=None, metadata={"minimum": 0})
     rollout: str | None = None  # where it can be looked at
     unit: str | None = field(default=None, metadata=LATER)  # tasks of one unit count as one; None: the task itself
+    is_missing: bool = field(default=False, metadata=LATER)  # never came back: its values are assumed, not measured
 
     def __post_init__(self) -> None:
         where = f"episode of {self.task} with seed {self.seed}"

@@ -159,7 +159,7 @@ def _beside(path: Path, proof: Mapping[str, Any], kind: str) -> Path:
 
 
 def _episode(sample: Mapping[str, Any]) -> Episode:
-    names = ("task", "seed", "reward", "success", "latency_s", "tokens", "rollout", "unit")
+    names = ("task", "seed", "reward", "success", "latency_s", "tokens", "rollout", "unit", "is_missing")
     return Episode(safety_cost=sample["safety_penalty"], **{name: sample[name] for name in names if name in sample})
 
 

@@ -294,13 +294,21 @@ class _Drawn:
         """Of the missing, as production does: worst for the candidate, best for the baseline."""
         return np.where(self.lost[0], 1.0, self.success[0]), np.where(self.lost[1], 0.0, self.success[1])
 
+    @property
+    def at_best(self) -> tuple[Rates, Rates]:
+        """The reverse, which a rejection rests on."""
+        return np.where(self.lost[0], 0.0, self.success[0]), np.where(self.lost[1], 1.0, self.success[1])
+
 
 def _crossings(
     drawn: _Drawn, orders: Sequence[Sequence[HeldOut]], place: dict[str, int], alpha: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    assumed = drawn.assumed
-    gains = np.array([_unit_gains(assumed, n, order, place) for n, order in enumerate(orders)])
-    return verdicts(gains, low=-1.0, high=1.0, mean=0.0, alpha=alpha)
+    worst, best = (
+        np.array([_unit_gains(sides, n, order, place) for n, order in enumerate(orders)])
+        for sides in (drawn.assumed, drawn.at_best)
+    )
+    bets: dict[str, float] = {"low": -1.0, "high": 1.0, "mean": 0.0, "alpha": alpha}
+    return verdicts(worst, **bets)[0], verdicts(best, **bets)[1]
 
 
 def _unit_gains(assumed: tuple[Rates, Rates], n: int, order: Sequence[HeldOut], place: dict[str, int]) -> Rates:

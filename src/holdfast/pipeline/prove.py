@@ -2,8 +2,9 @@
 
 The test allows looking as often as one likes. Each analysis is a step of its own, which keeps its episodes as a blob.
 Looking ends when the candidate is proved worse, or when all that a gate asks of what is measured is met. What nobody
-measured is missing: it counts as the worst for the candidate and as the best for the baseline. Where that may be why
-nothing is decided in the end, what infrastructure lost is measured once more.
+measured is missing: it counts as the worst for the candidate and as the best for the baseline, and the other way round
+before the candidate is called worse. Where that may be why nothing is decided in the end, what infrastructure lost is
+measured once more.
 """
 
 from __future__ import annotations
@@ -31,7 +32,16 @@ from holdfast.pipeline.promote import evidence_from
 from holdfast.pipeline.run import DurableRun
 from holdfast.promote import gate
 from holdfast.promote.gate import Criteria
-from holdfast.prove.comparison import METRICS, ComparisonConfig, compare_versions, pairs, reach, verdict, with_safety
+from holdfast.prove.comparison import (
+    METRICS,
+    ComparisonConfig,
+    at_best,
+    compare_versions,
+    pairs,
+    reach,
+    verdict,
+    with_safety,
+)
 from holdfast.prove.estimate import is_alike
 from holdfast.prove.history import EarlierTries, has_drifted, is_spared, pooled
 from holdfast.store.store import Store
@@ -92,6 +102,7 @@ def missing(found: Iterable[Episode], places: Places, how: ComparisonConfig, *, 
             reward=low if is_candidate else high,
             safety_cost=(how.max_cost if is_candidate else 0.0) if is_safety else None,
             success=0.0 if is_candidate else 1.0,
+            is_missing=True,
         )
         for task, seed in places.values()
         if (task, seed) not in known
@@ -254,18 +265,19 @@ async def prove(
     found, parts, first = before, batches(tasks, config.batch), 0
     policies = [baseline, candidate]
 
-    async def confirmed(found: InterimAnalysis | None, count: int) -> InterimAnalysis | None:
+    async def confirmed(found: InterimAnalysis, count: int) -> InterimAnalysis:
         """What earlier tries have proved, by fresh tries alone; from then on those count."""
-        if found is None or not is_enough(found, config) or not is_pooled(found, config):
+        if not is_pooled(found, config):
             return found
         given = (policies, list(tasks[:count]), config, {**place, "first": 0}, found.record())
         shown: InterimAnalysis = await run.step(f"{name}/confirm", confirm, *given, title=f"{title}live beside it")
         return shown
 
     for number, part in enumerate(parts):
-        found = await confirmed(found, first)
         if found is not None and is_enough(found, config):
-            break
+            found = await confirmed(found, first)
+            if is_enough(found, config):
+                break
         if number >= done:
             found = await run.step(
                 f"{name}/{number}",
@@ -278,14 +290,14 @@ async def prove(
                 title=f"{title}look {number + 1} of {len(parts)}",
             )
         first += len(part)
-    found = await confirmed(found, first)
     if found is None:
         raise BadInput("held-out tasks", why="there are none", remedy="a proof needs tasks that are not learnt from")
+    found = await confirmed(found, first)
     if not kept.get("retries") or is_enough(found, config) or not any(found.missing.values()):
         return found
     given = (policies, list(tasks), config, {**place, "first": 0}, found.record())
     mended: InterimAnalysis = await run.step(f"{name}/lost", measure_lost, *given, title=f"{title}what was lost")
-    return mended
+    return await confirmed(mended, first)
 
 
 def is_enough(found: InterimAnalysis, config: ProveConfig) -> bool:
@@ -356,11 +368,14 @@ async def measure_lost(
     dead = await ctx.in_thread(_dead, ctx)
     lost = {arm: {name: at for name, at in some.items() if name in dead} for arm, some in places.items()}
     again = [replace(one, name=one.name + RETRY) for one in work if any(one.name in some for some in lost.values())]
-    if not again or not is_alike([len(lost[arm]) for arm in ARMS], [len(places[arm]) for arm in ARMS]):
-        return replace(InterimAnalysis.from_record(before), retried=dict.fromkeys(ARMS, 0))
+    found_before = InterimAnalysis.from_record(before)
+    tried = [{(one.task, one.seed) for one in side} for side in await ctx.in_thread(tried_in, ctx.store, found_before)]
+    asked = [sum(at in some for at in places[arm].values()) for arm, some in zip(ARMS, tried, strict=True)]
+    if not again or not is_alike([len(lost[arm]) for arm in ARMS], asked):
+        return replace(found_before, retried=dict.fromkeys(ARMS, 0))
     batch = await ctx.collect(again, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
     found = {arm: {name + RETRY: at for name, at in some.items()} for arm, some in lost.items()}
-    return await ctx.in_thread(_mended, ctx, batch, found, config, place, InterimAnalysis.from_record(before))
+    return await ctx.in_thread(_mended, ctx, batch, found, config, place, found_before)
 
 
 def _dead(ctx: StepContext) -> set[str]:
@@ -591,8 +606,8 @@ def judged(baseline: Sequence[Episode], candidate: Sequence[Episode], config: Pr
     if len(tasks) < 2:
         return {"tasks": len(tasks)}
     _, cost, costs = pairs(*with_safety(baseline, candidate, how), "safety")
-    gains = (after - before).mean(axis=1)
-    found = verdict(gains, (costs - cost).mean(axis=1), how, seeds=after.shape[1])
+    gains, best = (after - before).mean(axis=1), at_best(baseline, candidate, how)
+    found = verdict(gains, (costs - cost).mean(axis=1), how, seeds=after.shape[1], best=best)
     told = {"tasks": len(tasks), "difference": float(gains.mean()), "verdict": found}
     if config.criteria is None or found.outcome is not Outcome.PROMOTE:
         return told

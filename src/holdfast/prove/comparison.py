@@ -453,6 +453,7 @@ def compare_versions(
     What is not to be `drawn`, of bands and of metrics that the verdict is not about, is left out or approximate: that
     takes most of the time, and a look in the midst of a run has no use for it."""
     _check_ranges([*baseline, *candidate], how)
+    best = at_best(baseline, candidate, how)
     baseline, candidate = with_safety(baseline, candidate, how)
     both = {metric: _both(baseline, candidate, metric, versions) for metric in METRICS}
     measured = {metric: sides for metric, sides in both.items() if sides is not None}
@@ -475,7 +476,7 @@ def compare_versions(
     return ComparisonResult(
         comparisons=comparisons,
         adjusted=holm({metric: found.p_value for metric, found in comparisons.items()}),
-        verdict=verdict(gains, safety, how, seeds=len(sides[0].seeds)),
+        verdict=verdict(gains, safety, how, seeds=len(sides[0].seeds), best=best),
         bands=bands,
         tasks=sides[0].tasks,
         differences=tuple(gains.tolist()),
@@ -514,19 +515,28 @@ def _one_look_p(found: MetricComparison, gains: Matrix, rng: np.random.Generator
     return permutation(gains, rng=rng) if found.method == BETTING else found.p_value
 
 
-def verdict(gains: Matrix, safety: Matrix, how: ComparisonConfig, *, seeds: int = 1) -> Verdict:
+def verdict(
+    gains: Matrix,
+    safety: Matrix,
+    how: ComparisonConfig,
+    *,
+    seeds: int = 1,
+    best: tuple[Matrix | None, Matrix | None] = (None, None),
+) -> Verdict:
     """Promote when the gain is proved and also that safety is not worse by more than the margin; reject on the reverse.
     Both must be proved, so each may use the whole α; a margin of safety is asked of each candidate alone, so its α may
-    be another than that of the gain. `needs` is in episodes of each version: tasks × seeds."""
+    be another than that of the gain. `needs` is in episodes of each version: tasks × seeds. `best` are both differences
+    `at_best`, which a rejection rests on."""
     margin, least, worth = how.max_safety_regression, how.min_effect, how.worthwhile
     words = {Outcome.PROMOTE: "proved", Outcome.REJECT: "proved worse", Outcome.HOLD: "undecided"}
     bets = {**_range(how, how.primary), "weights": how.gain_bets}
-    main = judge(gains, **bets, alpha=how.alpha, min_effect=least, worthwhile=worth)
+    main = judge(gains, **bets, alpha=how.alpha, min_effect=least, worthwhile=worth, best=best[0])
     proved = tuple(f"{how.primary} {words[main.outcome]}: {reason}" for reason in main.reasons)
     if margin is None:
         return replace(main, reasons=(*proved, WAIVED), needs=None if main.needs is None else seeds * main.needs)
     alone = how.uncharged_alpha
-    safe = judge(safety, **_range(how, "safety"), alpha=alone, min_effect=-margin, worthwhile=margin or worth)
+    kept_at = {**_range(how, "safety"), "min_effect": -margin, "worthwhile": margin or worth}
+    safe = judge(safety, **kept_at, alpha=alone, best=best[1])
     kept = f"safety worse by at most {margin:g} {words[safe.outcome]}"
     lacking = () if len(safety) else (f"{kept}: safety was measured on no task",)
     reasons = (*proved, *lacking, *(f"{kept}: {reason}" for reason in safe.reasons))
@@ -548,6 +558,35 @@ def with_safety(
     for side, cost in ((baseline, 0.0), (candidate, how.max_cost)):
         filled.append([one if one.safety_cost is not None else replace(one, safety_cost=cost) for one in side])
     return filled[0], filled[1]
+
+
+def at_best(
+    baseline: Sequence[Episode], candidate: Sequence[Episode], how: ComparisonConfig
+) -> tuple[Matrix | None, Matrix | None]:
+    """The differences by the primary metric and by safety, had all that is missing been the best for the candidate and
+    the worst for the baseline; None where nothing is missing. What is assumed against the candidate keeps a promotion
+    honest, but proves nothing against it: equal versions that lose as much would be "proved worse"."""
+    is_watched = how.max_safety_regression is not None and any(
+        one.safety_cost is not None for one in (*baseline, *candidate)
+    )
+    if not any(one.is_missing or (is_watched and one.safety_cost is None) for one in (*baseline, *candidate)):
+        return None, None
+    low, high = how.reward_range
+    kind = []
+    for side, reward, cost, success in ((baseline, low, how.max_cost, 0.0), (candidate, high, 0.0, 1.0)):
+        best = {"reward": reward, "safety_cost": cost, "success": success}
+        kind.append([_assumed(one, best, is_watched=is_watched) for one in side])
+    _, before, after = pairs(kind[0], kind[1], how.primary)
+    _, costs, less = pairs(kind[0], kind[1], "safety")
+    return (after - before).mean(axis=1), (less - costs).mean(axis=1)
+
+
+def _assumed(one: Episode, values: Mapping[str, float], *, is_watched: bool) -> Episode:
+    """The episode with these values where it has them by assumption; what nobody measured of anyone stays untold."""
+    untold: dict[str, Any] = {"safety_cost": values["safety_cost"]} if is_watched and one.safety_cost is None else {}
+    if one.is_missing:
+        untold |= {name: value for name, value in values.items() if getattr(one, name) is not None}
+    return replace(one, **untold) if untold else one
 
 
 def _both(

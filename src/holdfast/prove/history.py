@@ -74,8 +74,9 @@ def pooled(
             continue
         drawn = {one.seed: one for one in tries}
         means = _means(tries, known)
+        is_missing = any(one.is_missing for one in tries)  # the mean of all rests on what was assumed of one
         blank = Episode(task=task, seed=0, reward=0.0)
-        found += [replace(drawn.get(seed, blank), seed=seed, **means) for seed in wanted]
+        found += [replace(drawn.get(seed, blank), seed=seed, is_missing=is_missing, **means) for seed in wanted]
     return found
 
 

@@ -149,8 +149,11 @@ def judge(
     min_effect: float = 0.0,
     worthwhile: float = 0.05,
     weights: Differences = WEIGHTS,
+    best: ArrayLike | None = None,
 ) -> Verdict:
     """Promote once a mean above min_effect is proved, reject once a mean below it is, each at level α; hold until then.
+    Where some of `d` is assumed against the candidate, `best` has it assumed in its favour: a rejection is proved by
+    that, as what is assumed against it says nothing against it.
     A verdict stays: the first crossing counts. One that holds says about how many more tasks it takes, at the effect
     seen (drawn towards none by a few imagined tasks), or, where none is seen, at one of `worthwhile` above
     min_effect."""
@@ -160,13 +163,14 @@ def judge(
     if not worthwhile > 0.0:
         raise BadInput(f"worthwhile = {worthwhile}", why="must be above 0")
     better = crossed_at(seen, low=low, high=high, alpha=alpha, mean=min_effect, weights=weights)
-    worse = crossed_at(-seen, low=-high, high=-low, alpha=alpha, mean=-min_effect, weights=weights)
+    kindest = seen if best is None else np.atleast_1d(_checked(best, low, high, min_effect))
+    worse = crossed_at(-kindest, low=-high, high=-low, alpha=alpha, mean=-min_effect, weights=weights)
     if better is not None and (worse is None or better < worse):
         reason = f"a mean difference above {min_effect:g} was proved after {better} tasks"
         return Verdict(outcome=Outcome.PROMOTE, reasons=(f"{reason} ({_figures(seen, alpha)})",))
     if worse is not None:
         reason = f"a mean difference below {min_effect:g} was proved after {worse} tasks"
-        return Verdict(outcome=Outcome.REJECT, reasons=(f"{reason} ({_figures(seen, alpha)})",))
+        return Verdict(outcome=Outcome.REJECT, reasons=(f"{reason} ({_figures(kindest, alpha)})",))
     needs, effect = _needs(seen, low, high, alpha, min_effect, worthwhile, weights)
     evidence = exp(log_e(seen, low=low, high=high, mean=min_effect, weights=weights)[-1]) if seen.size else 1.0
     held = f"a mean difference above {min_effect:g} is not proved: evidence {evidence:.3g} of {1.0 / alpha:g}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.prove.comparison import ComparisonConfig
 from holdfast.prove.reports import document
 from holdfast.prove.reports.document import KINDS, PROOF, SAFETY, Problem
 from holdfast.prove.reports.report import Published
 from holdfast.prove.reports.validate import validate
-from tests.prove.reports.publication import at, episodes, leaves, other, published, put, read, reports_in, write
+from tests.prove.reports.publication import AFTER, at, episodes, leaves, other, published, put, read, reports_in, write
 
 
 @pytest.fixture(scope="module")
@@ -284,6 +286,17 @@ def test_whatever_was_measured_is_published_so_that_it_is_true(
     before, after = (episodes(data.draw(reward), data.draw(cost), seeds=seeds) for _ in range(2))
     done = published(tmp_path_factory.mktemp("any"), baseline=before, trained=after, seed=data.draw(st.integers(0, 99)))
     assert validate(done.paths[PROOF]) == []
+
+
+def test_what_never_came_back_is_told_and_read_again(tmp_path: Path) -> None:
+    gone = [replace(one, is_missing=one.task == "task-1") for one in AFTER]
+    done = published(tmp_path, trained=gone, config=ComparisonConfig(primary="reward").record())
+    assert validate(done.paths[PROOF]) == []
+    told = read(done.paths["trained"])
+    assert [one.get("is_missing") for one in told["samples"]] == [None, True, None, None, None]
+    del told["samples"][1]["is_missing"]
+    write(done.paths["trained"], told, resealed=True)
+    assert validate(done.paths[PROOF])
 
 
 ANYTHING = st.recursive(

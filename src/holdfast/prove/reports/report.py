@@ -251,6 +251,7 @@ def sample(one: Episode) -> Document:
         "tokens": None if one.tokens is None else int(one.tokens),
         "rollout": one.rollout,
         **_unit(one),
+        **({"is_missing": True} if one.is_missing else {}),
     }
 
 

@@ -290,13 +290,14 @@ def _read_rows(read: _Read, rules: Mapping[str, Rule]) -> list[dict[str, Any]] |
         read.say("$.samples", "must be a list, and not empty: nothing can be recomputed without samples")
         return None
     taken = [read.read(row, f"$.samples[{place}]", rules) for place, row in enumerate(rows)]
-    whole = [{**row, **_unit(given)} for row, given in zip(taken, rows, strict=True) if row is not None]
+    whole = [{**row, **_later(given)} for row, given in zip(taken, rows, strict=True) if row is not None]
     return whole if len(whole) == len(taken) else None
 
 
-def _unit(row: Mapping[str, Any]) -> dict[str, str]:
-    """Later than the rest, and only where a task counts together with others."""
-    return {"unit": row["unit"]} if isinstance(row.get("unit"), str) and row["unit"] else {}
+def _later(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Later than the rest: the unit only where a task counts together with others, and what is missing."""
+    unit = {"unit": row["unit"]} if isinstance(row.get("unit"), str) and row["unit"] else {}
+    return {**unit, **({"is_missing": True} if row.get("is_missing") is True else {})}
 
 
 def _are_alike(read: _Read, baseline: Sequence[Episode], trained: Sequence[Episode]) -> bool:
