@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from typing import Any
@@ -91,11 +90,19 @@ def test_a_changed_word_in_each_task_starts_no_account_anew_and_other_tasks_of_a
     assert [len(one.charges) for one in account_of(store, "tools").sets] == [4, 1]
 
 
-WORDS = "invoice refund parcel account password address order item late size seat report chart login token".split()
-PREAMBLES = (
-    "",
-    "Read the message of the customer below and answer it in 3 lines: ",
-    "You are a lawyer. Reply in plain words: ",
+WORDS = (
+    "invoice",
+    "refund",
+    "parcel",
+    "account",
+    "address",
+    "order",
+    "item",
+    "late",
+    "seat",
+    "report",
+    "login",
+    "token",
 )
 
 
@@ -115,28 +122,29 @@ def test_no_further_version_of_a_small_suite_starts_the_account_anew(store: Stor
 
 
 @pytest.mark.parametrize(
-    "said",
+    "frames",
     [
-        [lambda n, text, v=v: f"{text} version {v}" for v in range(1, 5)],  # not even the first is without
-        [lambda n, text, v=v: f"{text} item {100 * v + n}" for v in range(1, 5)],  # to each another
-        [lambda n, text, pre=pre: pre + text for pre in (*PREAMBLES, PREAMBLES[0])],  # added, exchanged, left out
+        ["{text} version 1", "{text} version 2", "{text} version 3"],
+        ["{text}", "{text} item 1{n}", "{text} item 2{n}"],
+        [
+            "{text}",
+            "Read what the customer says and answer in 3 lines: {text}",
+            "You are a lawyer. Reply to it: {text}",
+        ],
     ],
 )
-def test_what_is_added_to_every_task_starts_no_account_anew(
-    store: Store, said: list[Callable[[int, str], str]]
-) -> None:
+def test_what_is_added_to_every_task_starts_no_account_anew(store: Store, frames: list[str]) -> None:
     """Fault: each constant text, at the beginning or the end of all tasks, gave the α of the first test once more."""
-    texts = [" ".join(one) for one in messages()]
-    found = [
-        charge(store, f"run-{v}", tasks=[say(n, text) for n, text in enumerate(texts)]) for v, say in enumerate(said)
-    ]
-    assert [one.number for one in found] == [1, 2, 3, 4]
-    others = [said[-1](n, " ".join(one)) for n, one in enumerate(messages(first=1000))]  # in the same frame
-    assert charge(store, "run-9", tasks=others).number == 1
+
+    def framed(frame: str, **which: int) -> list[str]:
+        return [frame.format(n=n, text=" ".join(one)) for n, one in enumerate(messages(**which))]
+
+    assert [charge(store, f"run-{frame}", tasks=framed(frame)).number for frame in frames] == [1, 2, 3]
+    assert charge(store, "run-others", tasks=framed(frames[-1], first=1000)).number == 1
 
 
 def test_near_copies_that_are_charged_at_once_get_two_places(url: str, store: Store) -> None:
-    """Fault: which tasks are known was looked up before the charge, so of two versions begun at once both were first."""
+    """Fault: known tasks were looked up before the charge, so of two versions begun at once both were first."""
     with open_store(url) as other, ThreadPoolExecutor(8) as pool:
         asked = [((store, other)[n % 2], n, [" ".join(one) for one in messages(n)]) for n in range(8)]
         found = list(pool.map(lambda given: charge(given[0], f"run-{given[1]}", tasks=given[2]), asked))

@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.promote.experiment import Ruling
     from holdfast.promote.flags import Snapshot
     from holdfast.prove.guard import GuardLimits
+    from holdfast.store.sql import Transaction
     from holdfast.store.store import Store
 
 app = CommandSet("Experiments.")
@@ -120,8 +120,12 @@ def _begin(store: Store, trial: Experiment) -> Experiment:
     """Begin it, and enter it into the α-account of every policy that answers meanwhile: both or neither."""
     from holdfast.pipeline.alpha_account import charge_experiment
 
-    policies, how = list(_live(store)), {"who": who(), "now": trial.created_at}
-    charge = partial(charge_experiment, store, policies=policies, name=trial.name, alpha=design_of(trial).alpha, **how)
+    policies, alpha = list(_live(store)), design_of(trial).alpha
+    how: dict[str, Any] = {"who": who(), "now": trial.created_at}
+
+    def charge(tx: Transaction) -> None:
+        charge_experiment(store, tx, policies, trial.name, alpha=alpha, **how)
+
     return store.trials.begin(trial, also=charge, **how).result()
 
 
