@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from holdfast.contracts.records import decode
-from holdfast.contracts.release import Experiment, Exposure, ServedRequest, Stage
+from holdfast.contracts.release import Experiment, Exposure, PolicyKind, ServedRequest, Stage
 from holdfast.operate.release_views import Statistics
+from holdfast.pipeline.alpha_account import account_of, charge_experiment
 from holdfast.promote.experiment import Design, ExperimentCall, Ruling, assign, verdict
+from holdfast.store.sql import Transaction
 from holdfast.store.store import Store
 from tests.cli.conftest import Answer, Cli, Group
 from tests.operate.stage import POLICY, Line
@@ -58,6 +61,28 @@ def test_a_unit_keeps_its_arm_and_its_outcome_is_counted(ab: Group, store: Store
     assert store.trials.exposed("exp")[arm] == 1
     entry = next(store.ledger.entries())
     assert (entry.kind, entry.who, entry.body["settings"]["why"]) == ("trial", "ann", "is it better?")
+
+
+def test_an_experiment_begins_and_is_charged_or_neither(ab: Group, store: Store) -> None:
+    """Fault: it began in one transaction and was charged in the next, so that one killed between was in no account."""
+    ab.says("create", "before", "--why", "nothing is live yet")
+    made: dict[str, Any] = {"policy": "tools", "kind": PolicyKind.WEIGHTS, "source": "weights:one"}
+    store.releases.add(**made, who="ann", now=1.0).result()
+    move: dict[str, Any] = {"to": Stage.LIVE, "expect": Stage.CANDIDATE, "why": ""}
+    store.releases.move("tools@1", **move, who="ann", now=1.0).result()
+    ab.says("create", "exp", "--alpha", 0.02)
+    assert ab("create", "before", "--why", "another one of this name").code == 5
+    assert [(one.candidate, one.alpha) for one in account_of(store, "tools").experiments] == [("exp", 0.02)]
+
+    def killed(tx: Transaction) -> None:
+        charge_experiment(store, tx, ["tools"], "lost", alpha=0.05, who="ann", now=1.0)
+        raise OSError("no room")
+
+    lost = replace(store.trials.get("exp"), name="lost")
+    with pytest.raises(OSError, match="no room"):
+        store.trials.begin(lost, who="ann", now=1.0, also=killed).result()
+    assert {one.name for one in store.trials.all()} == {"before", "exp"}
+    assert len(account_of(store, "tools").experiments) == 1
 
 
 def test_a_better_treatment_is_promoted_and_the_arms_are_shown(ab: Group, store: Store) -> None:

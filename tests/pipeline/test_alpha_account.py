@@ -4,6 +4,7 @@ charged meanwhile."""
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
@@ -15,7 +16,7 @@ import pytest
 from holdfast.contracts.evidence import Decision, Evidence, Reason
 from holdfast.contracts.records import dumps
 from holdfast.contracts.release import PolicyKind, Stage
-from holdfast.pipeline.alpha_account import account_of, at_charge, charge_of, charged, digest
+from holdfast.pipeline.alpha_account import account_of, at_charge, charge_of, charged, digest, is_beside
 from holdfast.pipeline.held_out import HeldOut
 from holdfast.promote.alpha_account import Charge, level
 from holdfast.promote.gate import CHARGED
@@ -87,6 +88,72 @@ def test_a_changed_word_in_each_task_starts_no_account_anew_and_other_tasks_of_a
     fresh = [one.replace("47", "58") for one in STORIES]  # other orders: other tasks, though of one template
     assert charge(store, "run-5", tasks=fresh).number == 1
     assert [len(one.charges) for one in account_of(store, "tools").sets] == [4, 1]
+
+
+WORDS = (
+    "invoice",
+    "refund",
+    "parcel",
+    "account",
+    "address",
+    "order",
+    "item",
+    "late",
+    "seat",
+    "report",
+    "login",
+    "token",
+)
+
+
+def messages(version: int = 0, *, first: int = 0, count: int = 48) -> list[list[str]]:
+    """Tasks of 25 words each; of a further version, one word of each is another."""
+    drawn = [random.Random(n).choices(WORDS, k=25) for n in range(first, first + count)]
+    place = (3 + 4 * version) % 25
+    return [[*one[:place], f"zebra{'abcdefgh'[version]}", *one[place + 1 :]] if version else one for one in drawn]
+
+
+def test_no_further_version_of_a_small_suite_starts_the_account_anew(store: Store) -> None:
+    """Fault: earlier versions made the words of a task common, so that from the sixth on none was known again."""
+    found = [charge(store, f"run-{n}", tasks=[" ".join(one) for one in messages(n)]) for n in range(8)]
+    assert [one.number for one in found] == list(range(1, 9))
+    others = [" ".join(one) for one in messages(first=1000)]
+    assert charge(store, "run-8", tasks=others).number == 1
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        ["{text} version 1", "{text} version 2", "{text} version 3"],
+        ["{text}", "{text} item 1{n}", "{text} item 2{n}"],
+        [
+            "{text}",
+            "Read what the customer says and answer in 3 lines: {text}",
+            "You are a lawyer. Reply to it: {text}",
+        ],
+    ],
+)
+def test_what_is_added_to_every_task_starts_no_account_anew(store: Store, frames: list[str]) -> None:
+    """Fault: each constant text, at the beginning or the end of all tasks, gave the α of the first test once more."""
+
+    def framed(frame: str, **which: int) -> list[str]:
+        return [frame.format(n=n, text=" ".join(one)) for n, one in enumerate(messages(**which))]
+
+    assert [charge(store, f"run-{frame}", tasks=framed(frame)).number for frame in frames] == [1, 2, 3]
+    assert charge(store, "run-others", tasks=framed(frames[-1], first=1000)).number == 1
+
+
+def test_near_copies_that_are_charged_at_once_get_two_places(url: str, store: Store) -> None:
+    """Fault: known tasks were looked up before the charge, so of two versions begun at once both were first."""
+    with open_store(url) as other, ThreadPoolExecutor(8) as pool:
+        asked = [((store, other)[n % 2], n, [" ".join(one) for one in messages(n)]) for n in range(8)]
+        found = list(pool.map(lambda given: charge(given[0], f"run-{given[1]}", tasks=given[2]), asked))
+    assert sorted(one.number for one in found) == list(range(1, 9))
+
+
+def test_a_run_on_near_copies_was_measured_beside(store: Store) -> None:
+    mine, near, others = ([" ".join(one) for one in some] for some in (messages(), messages(1), messages(first=1000)))
+    assert is_beside(mine, [*others, near[0]]) and not is_beside(mine, others)
 
 
 def evidence(store: Store, found: Charge) -> str:

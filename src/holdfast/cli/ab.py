@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.promote.experiment import Ruling
     from holdfast.promote.flags import Snapshot
     from holdfast.prove.guard import GuardLimits
+    from holdfast.store.sql import Transaction
     from holdfast.store.store import Store
 
 app = CommandSet("Experiments.")
@@ -109,19 +110,23 @@ def start(
         number = 1 + sum(one.settings.get("flag") == flag.name for one in opened.trials.all(KIND))
         about: Any = {"name": f"{flag.name}-{number}", "kind": KIND, "salt": f"trial/{flag.name}-{number}"}
         trial = Experiment(**about, arms=arms_of(flag, part), created_at=now, settings=settings_of(design))
-        begun = opened.trials.begin(trial, who=who(), now=now).result()
-        _charge(opened, begun)
+        begun = _begin(opened, trial)
     units = units_of(flag.name) or "keys that programs ask with"
     said = f"{begun.name}: begun, {_parts(begun)} of the {units}, until {show.local_time(design.until)}"
     return Output(begun, "\n".join((fold(said), *show.step(f"holdfast release experiment status {feature}{at}"))))
 
 
-def _charge(store: Store, begun: Experiment) -> None:
-    """Enter it into the α-account of every policy that answers meanwhile."""
+def _begin(store: Store, trial: Experiment) -> Experiment:
+    """Begin it, and enter it into the α-account of every policy that answers meanwhile: both or neither."""
     from holdfast.pipeline.alpha_account import charge_experiment
 
-    alpha = design_of(begun).alpha
-    charge_experiment(store, _live(store), begun.name, alpha=alpha, who=who(), now=begun.created_at)
+    policies, alpha = list(_live(store)), design_of(trial).alpha
+    how: dict[str, Any] = {"who": who(), "now": trial.created_at}
+
+    def charge(tx: Transaction) -> None:
+        charge_experiment(store, tx, policies, trial.name, alpha=alpha, **how)
+
+    return store.trials.begin(trial, also=charge, **how).result()
 
 
 def _live(store: Store) -> dict[str, str]:
@@ -244,8 +249,7 @@ def create(
         name=name, kind=KIND, arms=_arms(arms), salt=f"trial/{name}", created_at=now, settings=settings_of(design)
     )
     with at.open(migrate=False) as opened:
-        begun = opened.trials.begin(trial, who=who(), now=now).result()
-        _charge(opened, begun)
+        begun = _begin(opened, trial)
     following = f"give units their arm with: holdfast release experiment assign {name} UNIT{at}"
     return Output(begun, f"{begun.name}: begun, {_parts(begun)}\n{following}")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from math import ceil
 from typing import Any
@@ -171,3 +171,63 @@ def _says(mine: Runs, other: Runs, text: str, held_out: str) -> bool:
     own, theirs = Counter(numbers(text)), Counter(numbers(held_out))
     is_alike = len(mine) <= len(other) / SAME + FEWEST
     return own == theirs if is_alike else len(other) >= LONG and theirs <= own
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a text says, and what of that does not stand around most texts of its collection."""
+
+    name: str
+    runs: Runs
+    own: Runs
+    numbers: Counter[str]
+    own_numbers: Counter[str]
+
+
+def restated(known: Iterable[Sequence[tuple[str, str]]], texts: Sequence[str]) -> list[str | None]:
+    """For each text the name of the first known one that says the same: one of the two holds seven tenths of the
+    other's runs, and its numbers. All texts are normalised; `known` are collections of names and texts, and a name may
+    have several. What stands around most texts of a collection is no part of them, so that an instruction that is put
+    before all of them changes none. A run that several names have tells none of them from the others; how often one
+    name says it makes no difference."""
+    new, around = _said([("", text) for text in texts])
+    old = list({(one.name, one.runs): one for some in known for one in _said(some)[0]}.values())
+    by_name: dict[str, set[int]] = defaultdict(set)
+    for one in old:
+        by_name[one.name] |= one.runs
+    counts = Counter(chain.from_iterable(by_name.values()))
+    most = max(RARE, RARE_SHARE * len(by_name))
+    index: dict[int, list[int]] = defaultdict(list)
+    for place, text in enumerate(new):
+        for run in text.own:
+            if 0 < counts[run] <= most:
+                index[run].append(place)
+    found: list[str | None] = [None] * len(new)
+    for one in (replace(one, own=one.own - around) for one in old):
+        for place in {place for run in one.runs for place in index.get(run, ())}:
+            if found[place] is None and any(
+                _holds(a, b, counts, most) for a, b in ((new[place], one), (one, new[place]))
+            ):
+                found[place] = one.name
+    return found
+
+
+def _said(named: Sequence[tuple[str, str]]) -> tuple[list[_Said], Runs]:
+    """What the texts of a collection say, and the runs that more than half of them share."""
+    runs, told = [ngrams(text) for _, text in named], [Counter(numbers(text)) for _, text in named]
+    half = len(named) / 2 if len({text for _, text in named}) >= LEAST_TEXTS else len(named)
+    around = frozenset(run for run, count in Counter(chain.from_iterable(runs)).items() if count > half)
+    times = Counter((word, n) for one in told for word, count in one.items() for n in range(count))
+    shared = Counter(word for (word, _), count in times.items() if count > half)
+    rows = zip(named, runs, told, strict=True)
+    return [_Said(name, some, some - around, own, own - shared) for (name, _), some, own in rows], around
+
+
+def _holds(one: _Said, other: _Said, counts: Mapping[int, int], most: float) -> bool:
+    """Whether the first says what is the other's own. A short text is only held by one that is hardly longer."""
+    rare = frozenset(run for run in other.own if counts[run] <= most)
+    if len(rare) < FEWEST or any(len(some & one.runs) < SAME * len(some) for some in (rare, other.own)):
+        return False
+    if len(other.own) >= LONG:
+        return other.own_numbers <= one.numbers
+    return len(one.own) <= len(other.own) / SAME + FEWEST and one.own_numbers == other.own_numbers

@@ -12,14 +12,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-from holdfast.contracts.errors import NotFound, StoreCorrupt
+from holdfast.contracts.errors import Conflict, NotFound, StoreCorrupt
 from holdfast.contracts.evidence import Evidence
 from holdfast.contracts.records import loads
 from holdfast.contracts.run import LedgerEntry
-from holdfast.contracts.similar import leaks, normalise, text_of
+from holdfast.contracts.similar import normalise, restated, text_of
 from holdfast.contracts.task import canonical
 from holdfast.pipeline.held_out import HeldOut
 from holdfast.pipeline.history import content
@@ -36,6 +36,7 @@ from holdfast.promote.alpha_account import (
 )
 from holdfast.promote.gate import CHARGED
 from holdfast.prove.comparison import ComparisonConfig
+from holdfast.store.sql import Transaction
 from holdfast.store.store import Store
 
 ANCHOR_EVERY = 10  # promotions after which live is to be measured against its anchor
@@ -61,26 +62,49 @@ async def charged(
     """The charge of a test of two versions, baseline and candidate, on these tasks; `uncharged` tests on them came
     before it and are in no account."""
     tasks = list(tasks)
-    known = digests(store, policy, [one.input for one in tasks])
-    names = {one.id: (told, content(one.input), _text(one.input)) for one, told in zip(tasks, known, strict=True)}
-    kept = store.blobs.put(json.dumps(names, sort_keys=True).encode(), now=now)
     key = f"{run}/{'-' if iteration is None else iteration}/{versions[1]}"
-    given: dict[str, Any] = {"key": key, "policy": policy, "run": run, "tasks": kept, "count": len(names)}
+    given: dict[str, Any] = {"key": key, "policy": policy, "run": run, "count": len({one.id for one in tasks})}
     given |= {"baseline": versions[0], "candidate": versions[1], "setup": setup, "iteration": iteration}
-    read = reader(store)
+    given |= {"alpha": alpha, "about": about, "continues": continues, "uncharged": uncharged}
+    while True:
+        before = _task_sets(store.releases.charges(policy))
+        make = partial(_charge, store, before, {**given, "tasks": _keep(store, before, tasks, now)})
+        try:
+            return Charge.from_record(await store.releases.charge(policy, key, make, run=run, who=who, now=now))
+        except _TasksChargedMeanwhileError:
+            continue
 
-    def make(known: Sequence[LedgerEntry], history: Sequence[LedgerEntry]) -> Mapping[str, Any]:
-        earlier = [Charge.from_record(one.body) for one in known]
-        passed = promoted(store, earlier, history)
-        told: dict[str, Any] = {"alpha": alpha, "about": about, "continues": continues, "uncharged": uncharged}
-        return charge(earlier, passed, read, **told, **given).record()
 
-    return Charge.from_record(await store.releases.charge(policy, key, make, run=run, who=who, now=now))
+class _TasksChargedMeanwhileError(Conflict):
+    """Which tasks are known ones was decided before others were charged: it is to be decided again."""
 
 
-def charge_experiment(store: Store, policies: Iterable[str], name: str, *, alpha: float, who: str, now: float) -> None:
+def _keep(store: Store, before: Sequence[str], tasks: Iterable[HeldOut], now: float) -> str:
+    """The hash of the list of tasks, each with what it is by its content."""
+    tasks = list(tasks)
+    known = _named(_said_before(store, before), [one.input for one in tasks])
+    names = {one.id: (told, content(one.input), _text(one.input)) for one, told in zip(tasks, known, strict=True)}
+    return store.blobs.put(json.dumps(names, sort_keys=True).encode(), now=now)
+
+
+def _charge(
+    store: Store,
+    before: Sequence[str],
+    given: Mapping[str, Any],
+    known: Sequence[LedgerEntry],
+    history: Sequence[LedgerEntry],
+) -> Mapping[str, Any]:
+    if _task_sets(known) != before:
+        raise _TasksChargedMeanwhileError(f"policy {given['policy']}", why="was charged for other tasks meanwhile")
+    earlier = [Charge.from_record(one.body) for one in known]
+    return charge(earlier, promoted(store, earlier, history), reader(store), **given).record()
+
+
+def charge_experiment(
+    store: Store, tx: Transaction, policies: Iterable[str], name: str, *, alpha: float, who: str, now: float
+) -> None:
     """An experiment beside the tests of each policy that answers in it: its α is added to what may have gone wrong. It
-    takes nothing from held-out tasks, as its units are its own."""
+    takes nothing from held-out tasks, as its units are its own. In the transaction that begins it."""
     for policy in policies:
         about: Any = {"key": f"{EXPERIMENT}/{name}", "policy": policy, "run": "", "baseline": "", "candidate": name}
 
@@ -88,7 +112,7 @@ def charge_experiment(store: Store, policies: Iterable[str], name: str, *, alpha
             told: dict[str, Any] = {"alpha": alpha, "about": EXPERIMENT, "tasks": "", "count": 0}
             return charge((), (), lambda sha256: None, **told, **about).record()
 
-        store.releases.charge(policy, about["key"], make, run=None, who=who, now=now).result()
+        store.releases.charge_in(tx, policy, about["key"], make, run=None, who=who, now=now)
 
 
 def digest(task: Any) -> str:
@@ -106,27 +130,41 @@ def _text(task: Any) -> str:
 
 
 def digests(store: Store, policy: str, tasks: Sequence[Any]) -> list[str]:
-    """Of each task. One that says what an earlier test's did, but for a few words, is that one still: whoever changes a
-    word in each task has no fresh tasks. Tasks of one template that share no more than its frame are different."""
-    found, known = [digest(one) for one in tasks], _said_before(store, policy)
-    taken = {told for told, _ in known}
-    new = [place for place, told in enumerate(found) if told not in taken]
-    copied = leaks([text for _, text in known], [_text(tasks[place]) for place in new])
-    for at, places in copied.items():
-        found[new[at]] = known[min(places)][0]
-    return found
+    """Of each task. One that says what an earlier test's did, but for a few words or for what is added to all, is that
+    one still: whoever changes a word in each task has no fresh tasks. Tasks of one template that share no more than its
+    frame are different."""
+    return _named(_said_before(store, _task_sets(store.releases.charges(policy))), tasks)
 
 
-def _said_before(store: Store, policy: str) -> list[tuple[str, str]]:
-    """The digest and the text of each task of the policy's tests; versions before kept no texts."""
-    found: dict[tuple[str, str], None] = {}
-    for sha256 in dict.fromkeys(str(one.body["tasks"]) for one in store.releases.charges(policy)):
+def is_beside(tasks: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether one of the others is, by what it says, one of the tasks."""
+    known = [(digest(one), _text(one)) for one in tasks]
+    return not {name for name, _ in known}.isdisjoint(_named([known], others))
+
+
+def _named(known: Sequence[Sequence[tuple[str, str]]], tasks: Sequence[Any]) -> list[str]:
+    names, texts = list(map(digest, tasks)), list(map(_text, tasks))
+    told = {text: name for some in reversed(known) for name, text in some}
+    taken = set(told.values())
+    exact = [name if name in taken else told.get(text) for name, text in zip(names, texts, strict=True)]
+    near = exact if all(exact) else restated(known, texts)
+    return [one or other or name for one, other, name in zip(exact, near, names, strict=True)]
+
+
+def _task_sets(charges: Iterable[LedgerEntry]) -> list[str]:
+    return list(dict.fromkeys(str(one.body["tasks"]) for one in charges))
+
+
+def _said_before(store: Store, task_sets: Iterable[str]) -> list[list[tuple[str, str]]]:
+    """The digest and the text of each task of the sets; versions before kept no texts."""
+    found = []
+    for sha256 in task_sets:
         try:
             kept = json.loads(store.blobs.get(sha256)).values()
         except (NotFound, StoreCorrupt):
             continue
-        found |= dict.fromkeys((one[0], one[2]) for one in kept if len(one) > 2)
-    return list(found)
+        found.append([(one[0], one[2]) for one in kept if len(one) > 2])
+    return found
 
 
 def reader(store: Store) -> ReadTasks:

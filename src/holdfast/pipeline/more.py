@@ -21,7 +21,7 @@ from holdfast.contracts.release import Release, Stage
 from holdfast.contracts.run import LedgerEntry, RunRecord, RunState
 from holdfast.contracts.settings import ImproveBlock, OptimizeSettings, settings_from
 from holdfast.contracts.task import TaskItem, canonical, leaked_tasks
-from holdfast.pipeline.alpha_account import at_charge, digest
+from holdfast.pipeline.alpha_account import at_charge, is_beside
 from holdfast.pipeline.control import is_env_run
 from holdfast.pipeline.held_out import HeldOut, copies
 from holdfast.pipeline.improve import sha256_of
@@ -167,15 +167,15 @@ def uncharged_beside(store: Store, found: CandidateEvidence, suites: Suites) -> 
     picks one of them by what it found has tested all. What cannot be read any more counts."""
     accounts = (store.releases.charges(policy) for policy in store.releases.policies())
     known = {one.run for entries in accounts for one in map(_charge_in, entries)} | {one.id for one in found.runs}
-    mine = {digest(one) for one in tasks_of(store, found, suites).values()}
+    mine = list(tasks_of(store, found, suites).values())
 
-    def is_beside(run: RunRecord) -> bool:
+    def counts(run: RunRecord) -> bool:
         try:
-            return not mine.isdisjoint(digest(one.input) for one in evaluation_in(store, run.settings, suites).tasks)
+            return is_beside(mine, [one.input for one in evaluation_in(store, run.settings, suites).tasks])
         except HoldfastError:
             return True
 
-    return sum(is_beside(one) for one in proofs(store) if one.id not in known and not one.settings.get("is_null"))
+    return sum(counts(one) for one in proofs(store) if one.id not in known and not one.settings.get("is_null"))
 
 
 def decided_in(store: Store, run: RunRecord, candidate: str | None) -> Mapping[str, Any]:

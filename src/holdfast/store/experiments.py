@@ -7,7 +7,7 @@ What a flag was, who changed it and why is in the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,8 +51,11 @@ class Trials(OfProject):
         super().__init__(db, project)
         self._known: dict[str, tuple[int, Mapping[str, float]]] = {}  # neither ever changes: name → key, arms
 
-    def begin(self, trial: Experiment, *, who: str, now: float) -> WriteFuture[Experiment]:
-        """Begin it; the same again is the trial that is there, another of that name or one that ended a Conflict."""
+    def begin(
+        self, trial: Experiment, *, who: str, now: float, also: Callable[[Transaction], None] | None = None
+    ) -> WriteFuture[Experiment]:
+        """Begin it; the same again is the trial that is there, another of that name or one that ended a Conflict.
+        `also`: what is done in the same transaction, or not at all."""
         if trial.kind not in STAGES:
             check_name("trial", trial.name)
         values: dict[str, Any] = self._of(name=trial.name, kind=trial.kind, salt=trial.salt)
@@ -60,6 +63,8 @@ class Trials(OfProject):
         values["created_at"] = trial.created_at
 
         def operation(tx: Transaction) -> Experiment:
+            if also is not None:
+                also(tx)
             is_new = tx.run(BEGIN, values).rowcount == 1
             row = tx.one(FIND, values)
             if is_new:

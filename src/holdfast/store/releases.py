@@ -321,19 +321,28 @@ class Releases(OfProject):
     ) -> WriteFuture[Mapping[str, Any]]:
         """Enter a test into the policy's α-account. The same key again is the entry that is there; else `make` gets
         the account and the history so far and says what is entered, while nobody else can enter anything."""
+        return self._db.write(lambda tx: self.charge_in(tx, policy, key, make, run=run, who=who, now=now))
 
-        def operation(tx: Transaction) -> Mapping[str, Any]:
-            self._alone(tx)
-            known, history = (self._of_policy_in(tx, policy, query) for query in (CHARGES, HISTORY))
-            for entry in known:
-                if entry.body.get("charge") == key:
-                    return entry.body
-            body = make(known, history)
-            ledger.append(tx, self._project, run, "account", who, body, now)
-            tx.touch(notifications.RELEASES)
-            return body
-
-        return self._db.write(operation)
+    def charge_in(
+        self,
+        tx: Transaction,
+        policy: str,
+        key: str,
+        make: Callable[[Sequence[LedgerEntry], Sequence[LedgerEntry]], Mapping[str, Any]],
+        *,
+        run: str | None,
+        who: str,
+        now: float,
+    ) -> Mapping[str, Any]:
+        self._alone(tx)
+        known, history = (self._of_policy_in(tx, policy, query) for query in (CHARGES, HISTORY))
+        for entry in known:
+            if entry.body.get("charge") == key:
+                return entry.body
+        body = make(known, history)
+        ledger.append(tx, self._project, run, "account", who, body, now)
+        tx.touch(notifications.RELEASES)
+        return body
 
     def charges(self, policy: str) -> list[LedgerEntry]:
         """The policy's α-account, oldest entry first."""
