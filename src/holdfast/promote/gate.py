@@ -14,7 +14,17 @@ from math import isfinite
 from typing import Any, TypeGuard
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import BETTING, Band, Decision, Evidence, Finding, MetricComparison, Outcome, Reason
+from holdfast.contracts.evidence import (
+    BETTING,
+    Band,
+    Decision,
+    Evidence,
+    Finding,
+    MetricComparison,
+    Outcome,
+    Reason,
+    Verdict,
+)
 
 ALLOWED = "promotion_allowed"
 BLOCKED = "checkpoint_promotion_blocked_"
@@ -323,13 +333,19 @@ def _regressions(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
         is_tested = found.margin < most or found.p_value <= criteria.max_p_value
         is_within = found.interval.low >= -most and found.interval.level >= criteria.level
         if found.method == BETTING and found.margin == most:
-            is_tested = is_within = evidence.verdict is not None and evidence.verdict.outcome is Outcome.PROMOTE
+            is_tested = is_within = evidence.verdict is not None and _proves_kept(evidence.verdict, metric, most)
         verb = "is" if found.difference < -most else "may be"
         told = f"{verb} worse by more than {most:g}"
         is_met = found.difference >= -most and is_within and is_tested
         text = f"{_name(metric)} {_interval(found)} " + (f"is not worse by more than {most:g}" if is_met else told)
         remedy = WORSE if verb == "is" else "more tasks may prove that it is not"
         yield GateCheck(is_met, f"{BLOCKED}{metric}_regression", text, remedy)
+
+
+def _proves_kept(verdict: Verdict, metric: str, most: float) -> bool:
+    """Whether a verdict proves that a metric is not worse by more than this, whatever else it says."""
+    proved = f"{metric} worse by at most {most:g} proved:"  # as prove.comparison.verdict writes it
+    return verdict.outcome is Outcome.PROMOTE or any(reason.startswith(proved) for reason in verdict.reasons)
 
 
 def _enough(found: MetricComparison, criteria: Criteria) -> GateCheck:
