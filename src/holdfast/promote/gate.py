@@ -250,7 +250,7 @@ def _improvement(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
         is_sure = primary.interval.level >= criteria.level
         if primary.method != BETTING:  # of versions before: an interval of its own, which has to be asked, too
             is_sure = is_sure and primary.interval.low > 0.0
-        text = f"{shown}, at least {criteria.level:.4g} is asked for"
+        text = f"{shown} has to be known at {criteria.level:.4g} confidence"
         yield GateCheck(is_sure, "confidence_below_threshold", text, hope)
     verdict = evidence.verdict
     if verdict is None:
