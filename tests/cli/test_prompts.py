@@ -70,6 +70,7 @@ def test_a_prompt_is_found_proved_shown_and_taken_into_service(cli: Cli, here: P
     words = ("--policy", "prompt", "--rollouts", "160", "--reflection-model", "thinker")
     ran = cli("improve", path, *to, *words).done()
     assert "prompt@2: accepted" in ran.out and "> system: Say only the word." in ran.out
+    assert "holdfast release promote prompt@2 --to live" in ran.out
     assert all(len(line) <= 80 for line in ran.lines if not line.startswith(("  page", "  holdfast", "  prompts", ".")))
     assert "It chats.: the best of the search" in " ".join(ran.out.split())
     rollouts = [one for one in endpoint.asked if one.body["model"] == "small"]

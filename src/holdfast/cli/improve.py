@@ -25,7 +25,7 @@ from holdfast.cli.options import (
     written_whole,
 )
 from holdfast.cli.prompts import PROMPT, PromptOptions, held_out_lines, reported, search_lines, searched_in
-from holdfast.cli.release import decision_lines, headline, reason_lines
+from holdfast.cli.release import decision_lines, headline, into_service, reason_lines
 from holdfast.cli.report import write_page
 from holdfast.cli.show import left, near, one_line, print_table, progress, step
 from holdfast.contracts.errors import BadInput, Lost, NotFound
@@ -621,7 +621,7 @@ def _improve_lines(
         yield "next:"
         last = now[made[-1]["release"]]
         if last.stage is Stage.CANDIDATE and decode(Decision, made[-1]["decision"]).open:
-            yield from step(f"holdfast release promote {last.id}{at}", "into service")
+            yield from into_service(last.id, last.kind, at)
         elif last.stage is not Stage.CANDIDATE and last.kind is not PolicyKind.NETWORK:  # which acts elsewhere
             yield from step(f"holdfast release serve {last.policy}{at}", "the live version")
         yield from step(f"holdfast release explain {last.id}{at}", "why, from the ledger")
