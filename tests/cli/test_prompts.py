@@ -91,6 +91,8 @@ def test_a_prompt_is_found_proved_shown_and_taken_into_service(cli: Cli, here: P
     assert shown["texts"] == {"system": "Say only the word."} and shown["model"] == "small"
     changed = cli("policy", "diff", "prompt@2", "--store", "s.db").done()
     assert "[-You are helpful.-]{+Say only the word.+}" in "".join(changed.lines[2:])
+    both = cli("policy", "diff", "prompt@2", "prompt@1", "--store", "s.db").done()
+    assert both.lines[0] == "prompt@2 → prompt@1" and "[-Say only the word.-]" in both.out
     run = status.run_id
     assert cli("policy", "diff", f"{run}#0", f"{run}#0", "--store", "s.db").done().lines[-1] == "the texts are the same"
     assert "It chats." in cli("policy", "show", run, "--store", "s.db").done().out

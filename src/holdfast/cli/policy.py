@@ -636,20 +636,20 @@ def diff(
     version: VersionText,
     at: StoreOptions,
     other: Annotated[
-        str | None, Argument(metavar="OTHER", help="Against this one; else against the first of its line or run.")
+        str | None, Argument(metavar="OTHER", help="To this one; else from the first of its line or run to VERSION.")
     ] = None,
 ) -> Output:
     """Show what changed from one prompt to another, word by word."""
     from holdfast.cli.prompts import diff_prompts, first_of
 
     prompts = []
-    for name in (version, other or first_of(version)):
+    for name in (first_of(version), version) if other is None else (version, other):
         found = _prompt(at, name) if name else None
         if found is None:
             remedy = "name prompts, as in support@2, or RUN#3 of a search"
             raise BadInput(f"version {name or version}", why="is no prompt", remedy=remedy)
         prompts.append((name, found))
-    return diff_prompts(*reversed(prompts))
+    return diff_prompts(*prompts)
 
 
 # Finding what is meant -----------------------------------------------------------------------------------------------
