@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.cli.improve import ImproveOptions
+from holdfast.cli.options import StoreOptions
+from holdfast.cli.prompts import PromptOptions
 from holdfast.contracts.records import loads
 from holdfast.contracts.run import Status
 from holdfast.store.store import open_store
@@ -124,6 +127,15 @@ def test_the_documented_flags_search_and_say_so_also_where_nothing_is_better(
     assert all(one["dropped"] and "score" in one and one["prompt"] for one in found["candidates"][1:])
     again = cli("optimize", "--config", path, "--store", "t.db", *words[1:], "--rollouts", "90").done()
     assert "No better prompt was found" in again.out and "against the prompt in force" in " ".join(again.out.split())
+
+
+@pytest.mark.parametrize(("named", "line"), [({"policy": "sums"}, "sums"), ({"algorithm": "grpo"}, "prompt")])
+def test_policy_prompt_searches_and_keeps_the_name_of_the_line_that_the_file_gives(
+    here: Path, named: dict[str, str], line: str
+) -> None:
+    path = config(here, improve=named, model="small", base_url="http://127.0.0.1:9/v1")
+    found = ImproveOptions(policy="prompt").settings(path, StoreOptions(), PromptOptions()).improve
+    assert found is not None and (found.policy, found.algorithm) == (line, "prompt_search")
 
 
 @pytest.mark.parametrize(("how", "most"), [({"tokens": 1500}, 1500), ({"money": 0.002, "prices": [1.0, 2.0]}, 1400)])

@@ -409,7 +409,7 @@ class ImproveOptions:
     ] = None
     agent: Annotated[str | None, Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None
     policy: Annotated[
-        str | None, Option(metavar="NAME", help="Which line of versions is improved; prompt: its prompt, by --search.")
+        str | None, Option(metavar="NAME", help="Which line of versions is improved; prompt: as --search.")
     ] = None
     iterations: Annotated[int | None, Option(metavar="N", min=1, max=10_000, help="How many.")] = None
     follow: Annotated[str | None, Option(metavar="RUN", help="Learn from this run's conversations as they arrive.")] = (
@@ -455,12 +455,15 @@ class ImproveOptions:
 
         settings = load_settings(config)
         flags = {"policy": self.policy, "iterations": self.iterations, "follow": self.follow, "budget_s": self.budget}
-        block = (settings.improve or ImproveBlock()).model_dump() | {k: v for k, v in flags.items() if v is not None}
+        kept = settings.improve or ImproveBlock()
+        if self.policy == PROMPT and "policy" in kept.model_fields_set:
+            flags["policy"] = None  # the word says what is searched for: the line keeps the name that the file gives
+        block = kept.model_dump() | {k: v for k, v in flags.items() if v is not None}
         if self.max_safety_regression is not None:
             if self.waive_safety is not None:
                 raise BadInput("--max-safety-regression", why="safety is waived", remedy="keep one of the two options")
             block["prove"] = {**block["prove"], "max_safety_regression": self.max_safety_regression}
-        if search.search or (self.policy == PROMPT and block["algorithm"] is None):
+        if search.search or self.policy == PROMPT:
             block["algorithm"] = "prompt_search"
         names = ("model", "base_url", "lora", "device", "dtype", "vllm", "agent", "train_on")
         named = {"safety_waived": self.waive_safety, **{name: getattr(self, name) for name in names}}

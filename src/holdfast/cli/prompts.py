@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.store.store import Store
 
 DOCUMENTED = "--prompt-optimization-"
-PROMPT = "prompt"  # as a policy: the line of that name, whose prompt is improved
+PROMPT = "prompt"  # as --policy: the prompt is improved, of the line that the settings name; else of this name
 SHOWN = 12  # prompts on the terminal; the page and --json have all of them
 MODEL_ENV, URL_ENV = "HOLDFAST_REFLECTION_MODEL", "HOLDFAST_REFLECTION_URL"
 
