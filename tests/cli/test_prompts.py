@@ -102,6 +102,9 @@ def test_a_prompt_is_found_proved_shown_and_taken_into_service(cli: Cli, here: P
     cli("policy", "export", "prompt@2", "out", "--store", "s.db").done()
     assert (here / "out/system.txt").read_text() == "Say only the word."
     assert "nothing is overwritten" in cli("policy", "export", "prompt@2", "out", "--store", "s.db").refusal
+    assert "cannot be made" in cli("policy", "export", "prompt@2", "out/system.txt/x", "--store", "s.db").refusal
+    assert "which has none" in cli("policy", "export", "prompt@2", "new", "--adapters", "--store", "s.db").refusal
+    assert not (here / "new").exists()
     assert "is no prompt" in cli("policy", "diff", "sprout", "--store", "s.db").refusal
     assert "has prompts 0 to" in cli("policy", "show", f"{run}#99", "--store", "s.db").refusal
 

@@ -585,6 +585,8 @@ def export(
     if prompt is not None:
         from holdfast.cli.prompts import export_prompt
 
+        if adapters:
+            raise BadInput("--adapters", why=f"{version} is a prompt, which has none", remedy="leave it out")
         return export_prompt(version, prompt, folder)
     with needing("learn"):
         from holdfast.policies.model import export as write
@@ -643,13 +645,13 @@ def diff(
     from holdfast.cli.prompts import diff_prompts, first_of
 
     prompts = []
-    for name in (first_of(version), version) if other is None else (version, other):
+    for name in (version, other or first_of(version)):
         found = _prompt(at, name) if name else None
         if found is None:
             remedy = "name prompts, as in support@2, or RUN#3 of a search"
             raise BadInput(f"version {name or version}", why="is no prompt", remedy=remedy)
         prompts.append((name, found))
-    return diff_prompts(*prompts)
+    return diff_prompts(*(reversed(prompts) if other is None else prompts))
 
 
 # Finding what is meant -----------------------------------------------------------------------------------------------

@@ -246,11 +246,17 @@ def diff_prompts(old: tuple[str, Prompt], new: tuple[str, Prompt]) -> Output:
 
 
 def export_prompt(version: str, prompt: Prompt, folder: Path) -> Output:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    try:
+        is_taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+        if not is_taken:
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = f"cannot be made: {error.strerror or error}"
+        raise BadInput(f"folder {folder}", why=why, remedy="name another folder") from error
+    if is_taken:
         raise BadInput(str(folder), why="is there already, and nothing is overwritten", remedy="name another folder")
     texts = {f"{name}.txt": text for name, text in prompt.texts.items() if isinstance(text, str) and is_plain(name)}
     whole = json.dumps({"version": version, "id": prompt.version, **prompt.manifest}, indent=2, ensure_ascii=False)
-    folder.mkdir(parents=True, exist_ok=True)
     for name, text in {**texts, "prompt.json": f"{whole}\n"}.items():
         with written_whole(folder / name) as file:
             file.write(text)
