@@ -21,7 +21,7 @@ from holdfast.contracts.run import StepRecord
 from holdfast.contracts.settings import PromptSearchBlock
 from holdfast.contracts.task import task_texts
 from holdfast.learn.prompt_search import Arm, PromptSearch, Race, arms_in
-from holdfast.learn.proposers import PHRASES, Demonstrations, Edits, Merge, Proposer, Reflection, Regression
+from holdfast.learn.proposers import Demonstrations, Edits, Merge, Proposer, Reflection, Regression
 from holdfast.policies.prompt import Prompt
 from holdfast.store.store import Store
 
@@ -124,11 +124,10 @@ def paid_by(
 
 def _proposers(block: PromptSearchBlock, seed: int) -> list[Proposer] | None:
     """By their names; without any by rule, and by reflection where a model is named for that."""
-    bank = PHRASES if block.phrases is None else block.phrases
     own: dict[str, Callable[[], Proposer]] = {
-        "edits": lambda: Edits(phrases=bank, seed=seed),
+        "edits": lambda: Edits(phrases=block.phrases, seed=seed),
         "merge": lambda: Merge(seed=seed),
-        "regression": lambda: Regression(phrases=bank, seed=seed),
+        "regression": lambda: Regression(phrases=block.phrases, seed=seed),
         "demonstrations": lambda: Demonstrations(seed=seed),
     }
     names = list(block.proposers) if block.proposers is not None else ["edits", "merge", "regression"]
