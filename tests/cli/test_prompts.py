@@ -172,6 +172,7 @@ def test_a_proposer_of_ones_own_is_named_in_the_settings(cli: Cli, here: Path, e
         ({"prompt_search": {"money": 1.0}}, (), "prompt_search.money = 1: what tokens cost is not known; give prices"),
         ({"improve": {"algorithm": "grpo"}}, (), "improve.algorithm = grpo: the weights of small are out of reach"),
         ({}, ("--rollouts", "3"), "budget: rollouts = 3: a proof alone takes 4 for each held-out task"),
+        ({}, ("--candidate", " "), "candidate 1: is empty; give the text of a prompt"),
         ({}, ("--reflection-url", "http://x/v1"), "--reflection-url: is the address of a model that is not named"),
     ],
 )

@@ -143,6 +143,8 @@ def prompt_of_draft(given: Any, by: str, history: Sequence[Tried], rules: Prompt
 def prompt_from(given: Any, base: Prompt, where: str = "candidate") -> Prompt:
     """Makes a candidate from a text (where the prompt has one), from texts by name, or from a whole prompt."""
     if isinstance(given, str):
+        if not given.strip():
+            raise BadInput(where, why="is empty", remedy="give the text of a prompt")
         names = [name for name, text in base.texts.items() if isinstance(text, str)]
         if len(names) != 1:
             why = f"is one text, and the prompt has {len(names)}: {', '.join(names) or 'none'}"
