@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.cli.improve import ImproveOptions
 from holdfast.cli.options import StoreOptions
-from holdfast.cli.prompts import PromptOptions
+from holdfast.cli.prompts import PromptOptions, rows_shown
 from holdfast.contracts.records import loads
 from holdfast.contracts.run import Status
 from holdfast.store.store import open_store
@@ -130,6 +130,15 @@ def test_the_documented_flags_search_and_say_so_also_where_nothing_is_better(
     assert all(one["dropped"] and "score" in one and one["prompt"] for one in found["candidates"][1:])
     again = cli("optimize", "--config", path, "--store", "t.db", *words[1:], "--rollouts", "90").done()
     assert "No better prompt was found" in again.out and "against the prompt in force" in " ".join(again.out.split())
+
+
+def test_the_winner_and_whom_rows_name_are_shown_however_many_were_tried() -> None:
+    def row(number: int, **more: Any) -> dict[str, Any]:
+        why = "worse than number 25 by 0.5" if number == 3 else "no gain"
+        return {"number": number, "parents": [], "why": why, "is_best": False, **more}
+
+    tried = [row(n, parents=[19], is_best=True) if n == 28 else row(n) for n in range(30)]
+    assert [one["number"] for one in rows_shown(tried)] == [*range(12), 19, 25, 28]
 
 
 @pytest.mark.parametrize(("named", "line"), [({"policy": "sums"}, "sums"), ({"algorithm": "grpo"}, "prompt")])
