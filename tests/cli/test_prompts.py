@@ -141,6 +141,18 @@ def test_the_winner_and_whom_rows_name_are_shown_however_many_were_tried() -> No
     assert [one["number"] for one in rows_shown(tried)] == [*range(12), 19, 25, 28]
 
 
+def test_a_search_that_failed_is_not_told_as_one_that_goes_on_or_found_nothing(
+    cli: Cli, here: Path, endpoint: Endpoint
+) -> None:
+    (here / "agent.py").write_text("async def agent(task, ctx):\n    raise RuntimeError('no such table')\n")
+    path = config(here, name="system", agent="agent.py:agent", prompt_search={"rollouts": 60})
+    ran = cli("improve", path, "--model", "small", "--base-url", endpoint.url, "--store", "s.db")
+    run = loads(Status, (here / "status.json").read_bytes()).run_id
+    shown = cli("policy", "show", run, "--store", "s.db").done().out
+    assert ran.code != 0 and "The search failed: " in " ".join(shown.split()) and "no such table" in shown
+    assert "it stays" not in shown and "goes on" not in shown
+
+
 @pytest.mark.parametrize(("named", "line"), [({"policy": "sums"}, "sums"), ({"algorithm": "grpo"}, "prompt")])
 def test_policy_prompt_searches_and_keeps_the_name_of_the_line_that_the_file_gives(
     here: Path, named: dict[str, str], line: str

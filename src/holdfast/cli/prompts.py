@@ -132,6 +132,7 @@ def reported(search: Mapping[str, Any], page: Path | None) -> dict[str, Any]:
         "budget": search["budget"],
         "held_out": search["held_out"],
         "nothing_found": search["nothing"],
+        "stopped": search["stopped"],
         "page": page,
     }
 

@@ -133,6 +133,8 @@ def headline(search: Mapping[str, Any]) -> str:
     tried = sum(bool(one["rollouts"]) for one in search["prompts"]) - 1
     held = search["held_out"]
     if held is None:
+        if search["stopped"] is not None:
+            return f"The search {search['stopped'].rstrip('.')}. Of its prompts {max(0, tried)} were tried."
         if not search["is_over"]:
             return f"The search goes on: {tried} prompts were tried so far."
         return f"No better prompt was found: {tried} were tried. {search['nothing'] or ''}".strip()
