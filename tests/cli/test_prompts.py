@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.cli.improve import ImproveOptions
+from holdfast.cli.options import StoreOptions
+from holdfast.cli.prompts import PromptOptions, rows_shown
 from holdfast.contracts.records import loads
 from holdfast.contracts.run import Status
 from holdfast.store.store import open_store
@@ -70,6 +73,7 @@ def test_a_prompt_is_found_proved_shown_and_taken_into_service(cli: Cli, here: P
     words = ("--policy", "prompt", "--rollouts", "160", "--reflection-model", "thinker")
     ran = cli("improve", path, *to, *words).done()
     assert "prompt@2: accepted" in ran.out and "> system: Say only the word." in ran.out
+    assert "holdfast release promote prompt@2 --to live" in ran.out
     assert all(len(line) <= 80 for line in ran.lines if not line.startswith(("  page", "  holdfast", "  prompts", ".")))
     assert "It chats.: the best of the search" in " ".join(ran.out.split())
     rollouts = [one for one in endpoint.asked if one.body["model"] == "small"]
@@ -90,12 +94,17 @@ def test_a_prompt_is_found_proved_shown_and_taken_into_service(cli: Cli, here: P
     assert shown["texts"] == {"system": "Say only the word."} and shown["model"] == "small"
     changed = cli("policy", "diff", "prompt@2", "--store", "s.db").done()
     assert "[-You are helpful.-]{+Say only the word.+}" in "".join(changed.lines[2:])
+    both = cli("policy", "diff", "prompt@2", "prompt@1", "--store", "s.db").done()
+    assert both.lines[0] == "prompt@2 → prompt@1" and "[-Say only the word.-]" in both.out
     run = status.run_id
     assert cli("policy", "diff", f"{run}#0", f"{run}#0", "--store", "s.db").done().lines[-1] == "the texts are the same"
     assert "It chats." in cli("policy", "show", run, "--store", "s.db").done().out
     cli("policy", "export", "prompt@2", "out", "--store", "s.db").done()
     assert (here / "out/system.txt").read_text() == "Say only the word."
     assert "nothing is overwritten" in cli("policy", "export", "prompt@2", "out", "--store", "s.db").refusal
+    assert "cannot be made" in cli("policy", "export", "prompt@2", "out/system.txt/x", "--store", "s.db").refusal
+    assert "which has none" in cli("policy", "export", "prompt@2", "new", "--adapters", "--store", "s.db").refusal
+    assert not (here / "new").exists()
     assert "is no prompt" in cli("policy", "diff", "sprout", "--store", "s.db").refusal
     assert "has prompts 0 to" in cli("policy", "show", f"{run}#99", "--store", "s.db").refusal
 
@@ -121,6 +130,36 @@ def test_the_documented_flags_search_and_say_so_also_where_nothing_is_better(
     assert all(one["dropped"] and "score" in one and one["prompt"] for one in found["candidates"][1:])
     again = cli("optimize", "--config", path, "--store", "t.db", *words[1:], "--rollouts", "90").done()
     assert "No better prompt was found" in again.out and "against the prompt in force" in " ".join(again.out.split())
+
+
+def test_the_winner_and_whom_rows_name_are_shown_however_many_were_tried() -> None:
+    def row(number: int, **more: Any) -> dict[str, Any]:
+        why = "worse than number 25 by 0.5" if number == 3 else "no gain"
+        return {"number": number, "parents": [], "why": why, "is_best": False, **more}
+
+    tried = [row(n, parents=[19], is_best=True) if n == 28 else row(n) for n in range(30)]
+    assert [one["number"] for one in rows_shown(tried)] == [*range(12), 19, 25, 28]
+
+
+def test_a_search_that_failed_is_not_told_as_one_that_goes_on_or_found_nothing(
+    cli: Cli, here: Path, endpoint: Endpoint
+) -> None:
+    (here / "agent.py").write_text("async def agent(task, ctx):\n    raise RuntimeError('no such table')\n")
+    path = config(here, name="system", agent="agent.py:agent", prompt_search={"rollouts": 60})
+    ran = cli("improve", path, "--model", "small", "--base-url", endpoint.url, "--store", "s.db")
+    run = loads(Status, (here / "status.json").read_bytes()).run_id
+    shown = cli("policy", "show", run, "--store", "s.db").done().out
+    assert ran.code != 0 and "The search failed: " in " ".join(shown.split()) and "no such table" in shown
+    assert "it stays" not in shown and "goes on" not in shown
+
+
+@pytest.mark.parametrize(("named", "line"), [({"policy": "sums"}, "sums"), ({"algorithm": "grpo"}, "prompt")])
+def test_policy_prompt_searches_and_keeps_the_name_of_the_line_that_the_file_gives(
+    here: Path, named: dict[str, str], line: str
+) -> None:
+    path = config(here, improve=named, model="small", base_url="http://127.0.0.1:9/v1")
+    found = ImproveOptions(policy="prompt").settings(path, StoreOptions(), PromptOptions()).improve
+    assert found is not None and (found.policy, found.algorithm) == (line, "prompt_search")
 
 
 @pytest.mark.parametrize(("how", "most"), [({"tokens": 1500}, 1500), ({"money": 0.002, "prices": [1.0, 2.0]}, 1400)])
@@ -154,6 +193,7 @@ def test_a_proposer_of_ones_own_is_named_in_the_settings(cli: Cli, here: Path, e
         ({"prompt_search": {"money": 1.0}}, (), "prompt_search.money = 1: what tokens cost is not known; give prices"),
         ({"improve": {"algorithm": "grpo"}}, (), "improve.algorithm = grpo: the weights of small are out of reach"),
         ({}, ("--rollouts", "3"), "budget: rollouts = 3: a proof alone takes 4 for each held-out task"),
+        ({}, ("--candidate", " "), "candidate 1: is empty; give the text of a prompt"),
         ({}, ("--reflection-url", "http://x/v1"), "--reflection-url: is the address of a model that is not named"),
     ],
 )

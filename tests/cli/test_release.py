@@ -120,6 +120,17 @@ def test_show_and_promote_follow_a_version_from_canary_to_live(release: Releases
     assert line.at(1).stage is Stage.RETIRED
 
 
+def test_a_shadow_that_nobody_serves_is_told_what_produces_answers_and_how_to_go_on_without(
+    release: Releases, store: Store
+) -> None:
+    Line(store, 2)
+    asyncio.run(proposed(store, to=Stage.SHADOW))
+    held = release("promote", "sprout@2")
+    told = " ".join(held.out.split())
+    assert held.code == 1 and "holdfast release serve sprout" in told and "promote sprout@2 --to live" in told
+    assert release.says("promote", "sprout@2", "--to", "live").startswith("sprout@2 is live now")
+
+
 def test_rollback_takes_back_who_answers_and_says_who_is_live(release: Releases, store: Store) -> None:
     line = Line(store, 3)
     line.go(2, Stage.LIVE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from holdfast.contracts.errors import BadInput, HoldfastError
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.task import TaskItem
-from holdfast.learn.prompt_search import Candidates, PromptSearch, Race, arms_in
+from holdfast.learn.prompt_search import Candidates, PromptSearch, Race, _attempt, arms_in
 from holdfast.learn.proposers import (
+    OF_TOOLS,
     Demonstrations,
     Draft,
     Edits,
@@ -25,12 +27,13 @@ from holdfast.learn.proposers import (
     Reflection,
     Regression,
     Tried,
+    bank,
     front,
     prompt_from,
     sentences,
 )
 from holdfast.policies.prompt import Prompt
-from tests.learn.attempts import attempt
+from tests.learn.attempts import attempt, call
 from tests.learn.telling import Telling
 
 BASE = Prompt(system="a", model="tiny")
@@ -220,6 +223,29 @@ def test_a_search_without_a_model_finds_the_sentences_that_help() -> None:
 
 def tried(text: str, scores: dict[int, float], **more: Any) -> Tried:
     return Tried(prompt=Prompt(system=text, model="tiny"), scores=scores, **more)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "messages", "is_offered"),
+    [
+        ({"tools": [{"name": "add"}]}, (), True),
+        ({}, ({"role": "system", "content": "Tools: add(a, b)."},), True),  # a protocol of the agent's own
+        ({}, ({"role": "user", "content": "1 + 1"},), False),
+    ],
+)
+def test_an_agent_without_tools_is_not_told_to_use_them(
+    sampling: dict[str, Any], messages: tuple[dict[str, str], ...], is_offered: bool
+) -> None:
+    told = replace(call([1], [2], sampling=sampling), messages=messages)
+    done = attempt("run-1/x", told, task="t", input=TASKS[0])
+    history = [tried("a", {0: 1}, attempts=({"tools": _attempt(done)["tools"]},))]
+    assert (set(OF_TOOLS) <= set(bank(None, history))) is is_offered
+    assert bank(OF_TOOLS, history) == OF_TOOLS  # a user's own stay
+    assert set(OF_TOOLS) <= set(bank(None, [tried("a", {0: 1})]))  # nothing is known of its calls
+    for proposer in (Edits(), Regression()):
+        drafts = [proposer.propose([*history, *(tried(f"{n}", {0: 0}) for n in range(k))]) for k in range(30)]
+        written = [str(prompt_from(one.prompt, BASE).texts) for one in drafts if one is not None]
+        assert any("tool" in text for text in written) is is_offered
 
 
 def test_parents_are_those_that_nobody_beats_somewhere() -> None:

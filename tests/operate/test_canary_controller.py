@@ -378,6 +378,23 @@ async def test_what_a_gate_let_in_goes_on_when_its_guard_is_clear_and_not_before
     file_store.ledger.verify()
 
 
+async def test_a_shadow_that_no_request_has_reached_goes_live_on_its_proof_as_a_candidate_does(
+    file_store: Store,
+) -> None:
+    line = Line(file_store, 2)
+    await proposed(file_store, to=Stage.SHADOW)
+    assert set(codes(step(line, 2, to=Stage.CANARY))) == {"guard_undecided"}
+    moved = step(line, 2, to=Stage.LIVE)
+    assert isinstance(moved, Release) and moved.stage is Stage.LIVE
+
+
+async def test_a_shadow_that_has_answers_waits_for_its_guard_also_on_the_way_to_live(file_store: Store) -> None:
+    line = Line(file_store, 2)
+    await proposed(file_store, to=Stage.SHADOW)
+    play(line, {"latency_s": 0.1}, {"latency_s": 0.1}, n=2)
+    assert set(codes(step(line, 2, to=Stage.LIVE))) == {"guard_undecided"}
+
+
 async def test_what_a_gate_accepted_without_moving_it_goes_by_hand_and_is_explained(file_store: Store) -> None:
     line = Line(file_store, 2)
     found = await proposed(file_store, to=None)

@@ -278,6 +278,16 @@ def test_what_bets_have_proved_needs_no_second_proof_by_their_interval() -> None
     assert not decide(of_metric("success", p_value=0.06)(proved), Criteria()).open
 
 
+@pytest.mark.parametrize(("said", "is_blamed"), [("proved", False), ("proved worse", True), ("undecided", True)])
+def test_a_gain_that_bets_did_not_prove_is_not_held_against_safety(said: str, is_blamed: bool) -> None:
+    reasons = ("success undecided: evidence 3 of 40", f"safety worse by at most 0.05 {said}: evidence 41 of 40")
+    held = Verdict(outcome=Outcome.HOLD, reasons=reasons, needs=30)
+    bets = of_metric("safety", method="betting e-process", interval=Interval(low=-0.06, high=0.2))(good())
+    found = codes(decide(replace(bets, verdict=held), Criteria()))
+    assert BLOCKED + "policy_improvement_not_significant" in found
+    assert (BLOCKED + "safety_regression" in found) is is_blamed
+
+
 def test_what_is_measured_is_all_that_more_tasks_can_meet() -> None:
     found = {check.code for check in measured(good(), STRICT)}
     assert found < {check.code for check in checks(good(), STRICT)}

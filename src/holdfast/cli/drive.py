@@ -24,12 +24,14 @@ from rich.progress import Progress as Bar
 
 from holdfast.cli.options import DEFAULT_STORE, who
 from holdfast.cli.prompts import held_out_lines, reported, search_lines
+from holdfast.cli.release import into_service
 from holdfast.cli.show import near, step
 from holdfast.contracts.algorithm import SWITCHED_OFF
 from holdfast.contracts.errors import StoreError
 from holdfast.contracts.flag import run_unit
 from holdfast.contracts.lines import folded
 from holdfast.contracts.records import encode
+from holdfast.contracts.release import PolicyKind
 from holdfast.contracts.rollout import ANSWERED
 from holdfast.contracts.run import DesiredState, RunState, Status
 from holdfast.operate.lifecycle import write_status
@@ -229,7 +231,9 @@ def report(
         ways.insert(0, (f"run start --resume {run}", "go on where it stopped"))
     if searched:
         held_out = searched[-1][0]["held_out"]
-        ways[-1:] = [] if held_out is None else [(f"release promote {held_out['release']}", "into service")]
+        ways[-1:] = [] if held_out is None else [(f"release explain {held_out['release']}", "why, from the ledger")]
+        if held_out is not None and held_out["is_accepted"]:
+            print("\n".join(into_service(held_out["release"], PolicyKind.PROMPT, at)))
     for command, about in ways:
         print("\n".join(step(f"holdfast {command}{at}", about)))
 

@@ -25,7 +25,7 @@ from holdfast.cli.options import (
     written_whole,
 )
 from holdfast.cli.prompts import PROMPT, PromptOptions, held_out_lines, reported, search_lines, searched_in
-from holdfast.cli.release import decision_lines, headline, reason_lines
+from holdfast.cli.release import decision_lines, headline, into_service, reason_lines
 from holdfast.cli.report import write_page
 from holdfast.cli.show import left, near, one_line, print_table, progress, step
 from holdfast.contracts.errors import BadInput, Lost, NotFound
@@ -409,7 +409,7 @@ class ImproveOptions:
     ] = None
     agent: Annotated[str | None, Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None
     policy: Annotated[
-        str | None, Option(metavar="NAME", help="Which line of versions is improved; prompt: its prompt, by --search.")
+        str | None, Option(metavar="NAME", help="Which line of versions is improved; prompt: as --search.")
     ] = None
     iterations: Annotated[int | None, Option(metavar="N", min=1, max=10_000, help="How many.")] = None
     follow: Annotated[str | None, Option(metavar="RUN", help="Learn from this run's conversations as they arrive.")] = (
@@ -455,12 +455,15 @@ class ImproveOptions:
 
         settings = load_settings(config)
         flags = {"policy": self.policy, "iterations": self.iterations, "follow": self.follow, "budget_s": self.budget}
-        block = (settings.improve or ImproveBlock()).model_dump() | {k: v for k, v in flags.items() if v is not None}
+        kept = settings.improve or ImproveBlock()
+        if self.policy == PROMPT and "policy" in kept.model_fields_set:
+            flags["policy"] = None  # the word says what is searched for: the line keeps the name that the file gives
+        block = kept.model_dump() | {k: v for k, v in flags.items() if v is not None}
         if self.max_safety_regression is not None:
             if self.waive_safety is not None:
                 raise BadInput("--max-safety-regression", why="safety is waived", remedy="keep one of the two options")
             block["prove"] = {**block["prove"], "max_safety_regression": self.max_safety_regression}
-        if search.search or (self.policy == PROMPT and block["algorithm"] is None):
+        if search.search or self.policy == PROMPT:
             block["algorithm"] = "prompt_search"
         names = ("model", "base_url", "lora", "device", "dtype", "vllm", "agent", "train_on")
         named = {"safety_waived": self.waive_safety, **{name: getattr(self, name) for name in names}}
@@ -621,7 +624,7 @@ def _improve_lines(
         yield "next:"
         last = now[made[-1]["release"]]
         if last.stage is Stage.CANDIDATE and decode(Decision, made[-1]["decision"]).open:
-            yield from step(f"holdfast release promote {last.id}{at}", "into service")
+            yield from into_service(last.id, last.kind, at)
         elif last.stage is not Stage.CANDIDATE and last.kind is not PolicyKind.NETWORK:  # which acts elsewhere
             yield from step(f"holdfast release serve {last.policy}{at}", "the live version")
         yield from step(f"holdfast release explain {last.id}{at}", "why, from the ledger")

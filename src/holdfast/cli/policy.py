@@ -585,6 +585,8 @@ def export(
     if prompt is not None:
         from holdfast.cli.prompts import export_prompt
 
+        if adapters:
+            raise BadInput("--adapters", why=f"{version} is a prompt, which has none", remedy="leave it out")
         return export_prompt(version, prompt, folder)
     with needing("learn"):
         from holdfast.policies.model import export as write
@@ -636,7 +638,7 @@ def diff(
     version: VersionText,
     at: StoreOptions,
     other: Annotated[
-        str | None, Argument(metavar="OTHER", help="Against this one; else against the first of its line or run.")
+        str | None, Argument(metavar="OTHER", help="To this one; else from the first of its line or run to VERSION.")
     ] = None,
 ) -> Output:
     """Show what changed from one prompt to another, word by word."""
@@ -649,7 +651,7 @@ def diff(
             remedy = "name prompts, as in support@2, or RUN#3 of a search"
             raise BadInput(f"version {name or version}", why="is no prompt", remedy=remedy)
         prompts.append((name, found))
-    return diff_prompts(*reversed(prompts))
+    return diff_prompts(*(reversed(prompts) if other is None else prompts))
 
 
 # Finding what is meant -----------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
     from holdfast.store.store import Store
 
 DOCUMENTED = "--prompt-optimization-"
-PROMPT = "prompt"  # as a policy: the line of that name, whose prompt is improved
-SHOWN = 12  # prompts on the terminal; the page and --json have all of them
+PROMPT = "prompt"  # as --policy: the prompt is improved, of the line that the settings name; else of this name
+SHOWN = 12  # prompts on the terminal, and those that they name; the page and --json have all of them
+NUMBER = re.compile(r"\bnumber (\d+)")  # as a prompt is named where another one is explained
 MODEL_ENV, URL_ENV = "HOLDFAST_REFLECTION_MODEL", "HOLDFAST_REFLECTION_URL"
 
 
@@ -130,6 +132,7 @@ def reported(search: Mapping[str, Any], page: Path | None) -> dict[str, Any]:
         "budget": search["budget"],
         "held_out": search["held_out"],
         "nothing_found": search["nothing"],
+        "stopped": search["stopped"],
         "page": page,
     }
 
@@ -142,14 +145,15 @@ def search_lines(search: Mapping[str, Any], page: Path | None) -> Iterator[str]:
     )
     yield f"prompts: {max(0, len(tried) - 1)} tried in {search['round']} rounds, {spent}"
     yield "    #  by              runs  score   gain"
-    for one in tried[:SHOWN]:
+    shown = rows_shown(tried)
+    for one in shown:
         score = "    -" if one["score"] is None else f"{one['score']:.2f}".rjust(5)
         gain = "" if one["gain"] is None else f"{one['gain']:+.2f}"
         mark = "*" if one["is_best"] else " "
         yield f"  {mark}{one['number']:>2}  {one['by'][:14]:<14} {one['rollouts']:>5}  {score}  {gain:>5}"
         yield from folded(f"{one['note']}: {one['why']}" if one["note"] else one["why"], " " * 7)
-    if len(tried) > SHOWN:
-        yield f"     and {len(tried) - SHOWN} more, on the page and with --json"
+    if len(tried) > len(shown):
+        yield f"     and {len(tried) - len(shown)} more, on the page and with --json"
     if idle := len(search["prompts"]) - len(tried):
         yield f"     {idle} more were written and not run"
     if search["refused"]:
@@ -160,6 +164,17 @@ def search_lines(search: Mapping[str, Any], page: Path | None) -> Iterator[str]:
             yield from folded(f"{name}: {text}", "  > ")
     if page is not None:
         yield from left("prompts", page, "  ")
+
+
+def rows_shown(tried: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The first prompts and the winner, with its parents and every prompt that a row names."""
+    by_number = {one["number"]: one for one in tried}
+    wanted = [one["number"] for one in tried[:SHOWN]]
+    wanted += [number for one in tried if one["is_best"] for number in (one["number"], *one["parents"])]
+    for number in wanted:  # which grows: what is named may name others
+        named = NUMBER.findall(by_number[number]["why"]) if number in by_number else ()
+        wanted += [int(one) for one in named if int(one) not in wanted]
+    return [one for one in tried if one["number"] in wanted]
 
 
 def held_out_lines(search: Mapping[str, Any]) -> Iterator[str]:
@@ -246,11 +261,17 @@ def diff_prompts(old: tuple[str, Prompt], new: tuple[str, Prompt]) -> Output:
 
 
 def export_prompt(version: str, prompt: Prompt, folder: Path) -> Output:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    try:
+        is_taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+        if not is_taken:
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = f"cannot be made: {error.strerror or error}"
+        raise BadInput(f"folder {folder}", why=why, remedy="name another folder") from error
+    if is_taken:
         raise BadInput(str(folder), why="is there already, and nothing is overwritten", remedy="name another folder")
     texts = {f"{name}.txt": text for name, text in prompt.texts.items() if isinstance(text, str) and is_plain(name)}
     whole = json.dumps({"version": version, "id": prompt.version, **prompt.manifest}, indent=2, ensure_ascii=False)
-    folder.mkdir(parents=True, exist_ok=True)
     for name, text in {**texts, "prompt.json": f"{whole}\n"}.items():
         with written_whole(folder / name) as file:
             file.write(text)

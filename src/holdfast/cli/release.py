@@ -204,7 +204,7 @@ def decision_view(found: dict[str, Any], now: Release, at: str) -> Output:
         *decision_lines(now.id, decision, now, at=at),
         *left("page", page),
         "next:",
-        *step(onward(now, decision) + at),
+        *onward(now, decision, at),
     ]
     return Output({**found, "page": page}, "\n".join(lines), int(not decision.open))
 
@@ -458,7 +458,7 @@ def promote(
         found = advance(opened, release, to=stage, share=share, who=who(), why=why, now=time.time())
     if isinstance(found, Refusal):
         data = {"release": release, "decision": found.decision}
-        return Output(data, "\n".join(decision_lines(release.id, found.decision, release)), 1)
+        return Output(data, "\n".join(decision_lines(release.id, found.decision, release, at=str(at))), 1)
     lines = [f"{found.id} is {found.stage} now{f', with {found.share} %' if found.share else ''}"]
     if release.stage is Stage.CANDIDATE:
         lines += ["next:", *step(f"holdfast release serve {found.policy}{at}")]
@@ -571,12 +571,28 @@ def outcome(decision: Decision, now: Release | None = None) -> str:
     return "held" if is_waited_for else "refused"
 
 
-def onward(now: Release, decision: Decision) -> str:
-    """The command that comes next; of what is held, `decision_lines` names another before it."""
+WITHOUT = "without a service: its proof decides"
+
+
+def into_service(release: str, kind: PolicyKind, at: str = "") -> Iterator[str]:
+    """The commands that take an accepted candidate into service. A prompt is often read where no service of ours
+    stands (`hf.live`): stages that wait for answers would wait for ever there."""
+    promote = f"holdfast release promote {release}"
+    if kind is PolicyKind.PROMPT:
+        yield from step(f"{promote} --to live{at}", "into service, for all callers")
+        yield from step(f"{promote}{at}", "or as a shadow behind 'holdfast release serve'")
+    else:
+        yield from step(f"{promote}{at}", "into service")
+
+
+def onward(now: Release, decision: Decision, at: str) -> Iterator[str]:
+    """The commands that come next; of what is held, `decision_lines` names another before them."""
     if not decision.open:
-        return f"holdfast release explain {now.id}"
-    is_there = now.stage is not Stage.CANDIDATE
-    return f"holdfast release serve {now.policy}" if is_there else f"holdfast release promote {now.id}"
+        yield from step(f"holdfast release explain {now.id}{at}")
+    elif now.stage is Stage.CANDIDATE:
+        yield from into_service(now.id, now.kind, at)
+    else:
+        yield from step(f"holdfast release serve {now.policy}{at}")
 
 
 def is_measurable(decision: Decision) -> bool:
@@ -614,6 +630,11 @@ def decision_lines(
         if stuck:
             yield from folded(f"more episodes alone would not open it: {', '.join(stuck)}", f"{indent}  ")
         yield from step(f"holdfast prove more {release} --tasks FILE{at}", "more episodes for it", f"{indent}  ")
+    if now is not None and decision.reasons[0].code == UNDECIDED and now.kind is not PolicyKind.NETWORK:
+        yield from step(f"holdfast release serve {now.policy}{at}", "its callers' requests decide it", f"{indent}  ")
+        is_silent = all(one.text.endswith("no answers yet") for one in decision.reasons[1:])
+        if now.stage is Stage.SHADOW and is_silent:
+            yield from step(f"holdfast release promote {release} --to live{at}", WITHOUT, f"{indent}  ")
 
 
 def reason_lines(reasons: tuple[Reason, ...], indent: str = "  ") -> Iterator[str]:

@@ -24,6 +24,7 @@ from holdfast.contracts.experience import Experience
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import encode
 from holdfast.contracts.task import TaskItem, task_of, task_texts
+from holdfast.contracts.trace import SpanKind
 from holdfast.learn.proposers import (
     Draft,
     Edits,
@@ -405,7 +406,16 @@ def _attempt(one: Experience) -> dict[str, Any]:
         "answer": one.calls[-1].response.get("content") if one.calls else None,
         "reward": one.reward,
         "feedback": "; ".join(signal.feedback for signal in signals if signal.feedback),
+        "tools": _has_tools(one) if one.calls else None,
     }
+
+
+def _has_tools(one: Experience) -> bool:
+    """Whether tools were offered or used in any way that a recorded call shows, also as text in the messages."""
+    return any(span.kind is SpanKind.TOOL for span in one.spans) or any(
+        call.sampling.get("tools") or call.response.get("tool_calls") or "tool" in str(call.messages).lower()
+        for call in one.calls
+    )
 
 
 def _measured(arm: Arm, place: int, one: Experience, price: float) -> Arm:

@@ -25,11 +25,14 @@ from holdfast.contracts.task import task_texts
 from holdfast.policies.prompt import Prompt
 from holdfast.privacy.scrub import Scrub
 
-PHRASES = (
+OF_TOOLS = (
     "Use the tools whenever they can answer.",
     "Use a tool for every calculation and every lookup; never answer from memory.",
     "Work step by step: one tool call at a time, and look at each result before the next.",
     "If a tool fails, try it once more.",
+)
+PHRASES = (
+    *OF_TOOLS,
     "Answer with the result alone.",
     "Answer in one short sentence.",
     "Think before you answer.",
@@ -56,7 +59,7 @@ class Tried:
 
     prompt: Prompt
     reward: float | None = None  # mean; None: nothing was measured
-    attempts: tuple[Mapping[str, Any], ...] = ()  # task, answer, reward, feedback
+    attempts: tuple[Mapping[str, Any], ...] = ()  # task, answer, reward, feedback, tools (None: no call was recorded)
     by: str = ""
     scores: Mapping[int, float] = field(default_factory=dict)  # by place of the task; the same places for all prompts
     is_best: bool = False
@@ -140,6 +143,8 @@ def prompt_of_draft(given: Any, by: str, history: Sequence[Tried], rules: Prompt
 def prompt_from(given: Any, base: Prompt, where: str = "candidate") -> Prompt:
     """Makes a candidate from a text (where the prompt has one), from texts by name, or from a whole prompt."""
     if isinstance(given, str):
+        if not given.strip():
+            raise BadInput(where, why="is empty", remedy="give the text of a prompt")
         names = [name for name, text in base.texts.items() if isinstance(text, str)]
         if len(names) != 1:
             why = f"is one text, and the prompt has {len(names)}: {', '.join(names) or 'none'}"
@@ -212,6 +217,16 @@ def joined(parts: Sequence[str]) -> str:
     return "".join(f"{one}{' ' if one[-1] in ENDS else NEW_LINE}" for one in parts).rstrip()
 
 
+def bank(phrases: Sequence[str] | None, history: Sequence[Tried]) -> Sequence[str]:
+    """The sentences that may be added: the given ones, else ours, without those about tools once recorded calls show
+    that the agent has none."""
+    if phrases is not None:
+        return phrases
+    known = [one["tools"] for tried in history for one in tried.attempts if one.get("tools") is not None]
+    has_none = bool(known) and not any(known)
+    return [one for one in PHRASES if not (has_none and one in OF_TOOLS)]
+
+
 def _first_new(history: Sequence[Tried], draw: Callable[[], Draft | None]) -> Draft | None:
     """The first draft of some draws that was not tried yet; None where the draws end, or are all known."""
     known = {one.prompt.version for one in history}
@@ -229,7 +244,7 @@ class Edits:
     """Adds, drops, moves and replaces sentences; those that it adds are from a bank."""
 
     name: str = "edits"
-    phrases: Sequence[str] = PHRASES
+    phrases: Sequence[str] | None = None  # None: ours that fit the agent
     seed: int = 0
 
     def propose(self, history: Sequence[Tried]) -> Draft | None:
@@ -242,11 +257,11 @@ class Edits:
         if parent is None or name is None:
             return None
         base = history[parent].prompt
-        text, note = self._edited(sentences(base.texts[name]), chance)
+        text, note = self._edited(sentences(base.texts[name]), bank(self.phrases, history), chance)
         return Draft(prompt=base.with_texts({name: text}), parents=(parent,), note=note)
 
-    def _edited(self, parts: list[str], chance: Random) -> tuple[str, str]:
-        fresh = [one for one in self.phrases if one not in parts]
+    def _edited(self, parts: list[str], phrases: Sequence[str], chance: Random) -> tuple[str, str]:
+        fresh = [one for one in phrases if one not in parts]
         ways = (["add"] * 4 + ["replace"] * 2 if fresh else []) + (["drop", "move"] if len(parts) > 1 else [])
         way = chance.choice(ways or ["drop"])
         at = chance.randrange(len(parts)) if parts else 0
@@ -293,7 +308,7 @@ class Regression:
     sentences hardly depend on one another; the race tells when they do."""
 
     name: str = "regression"
-    phrases: Sequence[str] = PHRASES
+    phrases: Sequence[str] | None = None  # None: ours that fit the agent
     spread: float = 0.07  # standard deviation of what one sentence is worth
     noise: float = 0.25  # variance of one task's difference
     seed: int = 0
@@ -305,7 +320,7 @@ class Regression:
         if name is None:
             return None
         parts = [sentences(str(one.prompt.texts[name])) for one in history]
-        known = list(dict.fromkeys([*(part for some in parts for part in some), *self.phrases]))
+        known = list(dict.fromkeys([*(part for some in parts for part in some), *bank(self.phrases, history)]))
         mean, root = self._believed(history, [[part in some for part in known] for some in parts])
 
         def draw() -> Draft:

@@ -145,6 +145,11 @@ def lacking(found: GuardStatus, limits: GuardLimits) -> tuple[str, ...]:
     return (*(reason.text for reason in found.void), *undecided)
 
 
+def has_no_answers(found: GuardStatus) -> bool:
+    """Whether nothing is known of what it answers: no service sends it requests."""
+    return not found.breaches and all(one.canary is None for one in found.readings.values())
+
+
 def _lack(reading: GuardReading, limits: GuardLimits) -> str:
     if reading.canary is None:
         return TELL.format("its answers") if reading.metric in SILENT else "no answers yet"
@@ -201,7 +206,9 @@ class Refusal:
 def advance(
     store: Store, release: Release, *, to: Stage | None, share: int | None, who: str, why: str, now: float
 ) -> Release | Refusal:
-    """Moves a version one step, or to the named stage. Without proof it stays where it is."""
+    """Moves a version one step, or to the named stage. Without proof it stays where it is.
+
+    A shadow that no request has reached may go live as a candidate may: on what the gate decided."""
     live, step = store.releases.live(release.policy), next_step(release)
     if step is None:
         remedy = f"'holdfast release retry {release.id}' gives it a second try" if release.stage in FALLEN else ""
@@ -224,9 +231,10 @@ def advance(
     if decision.open and release.stage in (Stage.SHADOW, Stage.CANARY):
         limits = GuardLimits()
         found = judge(store, release, live, limits, now)
-        response = respond(release, found.breaches, found.is_clear, lacking(found, limits))
-        is_open = response.action == "advance"
-        decision = Decision(open=is_open, reasons=response.reasons, needs=found.needs or None)
+        if not (to is Stage.LIVE and release.stage is Stage.SHADOW and has_no_answers(found)):
+            response = respond(release, found.breaches, found.is_clear, lacking(found, limits))
+            is_open = response.action == "advance"
+            decision = Decision(open=is_open, reasons=response.reasons, needs=found.needs or None)
     if not decision.open:
         # The evidence stays, and so does the comparison that a canary is in.
         store.releases.note(release.id, decision, evidence=None, who=who, now=now).result()

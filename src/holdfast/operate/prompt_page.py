@@ -7,9 +7,10 @@ It needs no network and no script, and every text in it is data: prompts, tasks 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import groupby
 from typing import Any
 
 from holdfast.operate.proof import pages
@@ -32,13 +33,26 @@ class PromptNode:
 def text_changes(before: str, after: str) -> tuple[Piece, ...]:
     """What became of a text, word by word."""
     old, new = WORDS.findall(before), WORDS.findall(after)
+    # Spaces are no part of a word: else the last one would change where text is appended.
+    words, now = [one.rstrip() for one in old], [one.rstrip() for one in new]
     found = list[Piece]()
-    for kind, a, b, c, d in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if kind == "equal":
-            found.append(("same", "".join(old[a:b])))
+    for kind, a, b, c, d in SequenceMatcher(None, words, now, autojunk=False).get_opcodes():
+        if kind != "equal":
+            found += [("dropped", "".join(old[a:b])), ("added", "".join(new[c:d]))]
             continue
-        found += [(way, "".join(some)) for way, some in (("dropped", old[a:b]), ("added", new[c:d])) if some]
-    return tuple(found)
+        for one, two in zip(old[a:b], new[c:d], strict=True):
+            word = one if one == two else one.rstrip()
+            found += [("same", word), ("dropped", one[len(word) :]), ("added", two[len(word) :])]
+    return tuple(_gathered(piece for piece in found if piece[1]))
+
+
+def _gathered(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Between two words that stay, all that was dropped is one piece and all that was added another."""
+    for is_same, some in groupby(pieces, key=lambda piece: piece[0] == "same"):
+        run = list(some)
+        for kind in ("same",) if is_same else ("dropped", "added"):
+            if text := "".join(text for way, text in run if way == kind):
+                yield kind, text
 
 
 def prompt_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[tuple[str, tuple[Piece, ...]], ...]:
@@ -119,6 +133,8 @@ def headline(search: Mapping[str, Any]) -> str:
     tried = sum(bool(one["rollouts"]) for one in search["prompts"]) - 1
     held = search["held_out"]
     if held is None:
+        if search["stopped"] is not None:
+            return f"The search {search['stopped'].rstrip('.')}. Of its prompts {max(0, tried)} were tried."
         if not search["is_over"]:
             return f"The search goes on: {tried} prompts were tried so far."
         return f"No better prompt was found: {tried} were tried. {search['nothing'] or ''}".strip()

@@ -17,11 +17,12 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Evidence
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import loads
-from holdfast.contracts.run import StepRecord
+from holdfast.contracts.run import RunRecord, RunState, StepRecord
 from holdfast.contracts.settings import PromptSearchBlock
 from holdfast.contracts.task import task_texts
 from holdfast.learn.prompt_search import Arm, PromptSearch, Race, arms_in
-from holdfast.learn.proposers import PHRASES, Demonstrations, Edits, Merge, Proposer, Reflection, Regression
+from holdfast.learn.proposers import Demonstrations, Edits, Merge, Proposer, Reflection, Regression
+from holdfast.pipeline.run import NO_SUCCESS
 from holdfast.policies.prompt import Prompt
 from holdfast.store.store import Store
 
@@ -124,11 +125,10 @@ def paid_by(
 
 def _proposers(block: PromptSearchBlock, seed: int) -> list[Proposer] | None:
     """By their names; without any by rule, and by reflection where a model is named for that."""
-    bank = PHRASES if block.phrases is None else block.phrases
     own: dict[str, Callable[[], Proposer]] = {
-        "edits": lambda: Edits(phrases=bank, seed=seed),
+        "edits": lambda: Edits(phrases=block.phrases, seed=seed),
         "merge": lambda: Merge(seed=seed),
-        "regression": lambda: Regression(phrases=bank, seed=seed),
+        "regression": lambda: Regression(phrases=block.phrases, seed=seed),
         "demonstrations": lambda: Demonstrations(seed=seed),
     }
     names = list(block.proposers) if block.proposers is not None else ["edits", "merge", "regression"]
@@ -187,18 +187,18 @@ def searches(store: Store, run: str) -> list[dict[str, Any]]:
                   "is_best", "cells": {place: reward}}],
      "refused": [sentence], "tasks": {place: what was asked}, "optimized": {name: text}|None,
      "held_out": {"release", "is_accepted", "difference", "corrected", "interval", "p_value", "tasks", "reasons"}|None,
-     "nothing": why there was nothing to prove|None}"""
+     "nothing": why there was nothing to prove|None, "stopped": how and why the run ended before it was decided|None}"""
     steps = store.steps.of_run(run)
     told: dict[int, StepRecord] = {}
     for one in steps:
         if "prompt_search" in one.body:
             told[int(one.body["state"]["iteration"])] = one
     decided = {int(one.body["iteration"]): one.body for one in steps if one.name.endswith("/decide")}
-    return [_search(store, run, n, one.body, decided.get(n)) for n, one in sorted(told.items())]
+    return [_search(store, store.runs.get(run), n, one.body, decided.get(n)) for n, one in sorted(told.items())]
 
 
 def _search(
-    store: Store, run: str, iteration: int, body: Mapping[str, Any], decided: Mapping[str, Any] | None
+    store: Store, run: RunRecord, iteration: int, body: Mapping[str, Any], decided: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     data = body["state"]["data"]
     race = Race(arms_in(data))
@@ -206,18 +206,33 @@ def _search(
     best = versions.index(body["prompt_search"]["best"]) if body["prompt_search"]["best"] else 0
     fresh = data["fresh"] if data["is_over"] else ()
     attempts = [one for blob in data["attempts"] for one in json.loads(store.blobs.get(blob))]
+    is_over = data["is_over"] or decided is not None
+    stopped = _stopped(run, is_decided=decided is not None)
+    prompts = [_prompt(race, number, best, fresh) for number in range(len(race.arms))]
+    if stopped is not None or not is_over:
+        prompts[0]["why"] = "in force"  # whether it stays is not known
     return {
-        "run": run,
+        "run": run.id,
         "iteration": iteration,
         **{name: body["prompt_search"][name] for name in ("round", "spent", "budget")},
-        "is_over": data["is_over"] or decided is not None,
-        "prompts": [_prompt(race, number, best, fresh) for number in range(len(race.arms))],
+        "is_over": is_over,
+        "prompts": prompts,
         "refused": list(data["refused"]),
         "tasks": {str(one["place"]): task_texts(one["task"])[0] for one in attempts},
         "optimized": dict(race.arms[best].prompt.texts) if best else None,
         "held_out": None if decided is None or "decision" not in decided else _held_out(store, decided),
         "nothing": None if decided is None else decided.get("why"),
+        "stopped": stopped,
     }
+
+
+def _stopped(run: RunRecord, *, is_decided: bool) -> str | None:
+    """How and why a run ended without a decision; where no rollout succeeded, what was decided says nothing."""
+    is_told = is_decided and not (run.error or "").startswith(NO_SUCCESS)
+    if is_told or run.state in (RunState.RUNNING, RunState.COMPLETED):
+        return None
+    why = f": {run.error}" if run.error else ""
+    return f"{'was ' if run.state is RunState.CANCELLED else ''}{run.state.replace('_', ' ')}{why}"
 
 
 def _prompt(race: Race, number: int, best: int, fresh: Sequence[int]) -> dict[str, Any]:

@@ -14,7 +14,17 @@ from math import isfinite
 from typing import Any, TypeGuard
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import BETTING, Band, Decision, Evidence, Finding, MetricComparison, Outcome, Reason
+from holdfast.contracts.evidence import (
+    BETTING,
+    Band,
+    Decision,
+    Evidence,
+    Finding,
+    MetricComparison,
+    Outcome,
+    Reason,
+    Verdict,
+)
 
 ALLOWED = "promotion_allowed"
 BLOCKED = "checkpoint_promotion_blocked_"
@@ -240,7 +250,7 @@ def _improvement(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
         is_sure = primary.interval.level >= criteria.level
         if primary.method != BETTING:  # of versions before: an interval of its own, which has to be asked, too
             is_sure = is_sure and primary.interval.low > 0.0
-        text = f"{shown}, at least {criteria.level:.4g} is asked for"
+        text = f"{shown} has to be known at {criteria.level:.4g} confidence"
         yield GateCheck(is_sure, "confidence_below_threshold", text, hope)
     verdict = evidence.verdict
     if verdict is None:
@@ -323,13 +333,19 @@ def _regressions(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
         is_tested = found.margin < most or found.p_value <= criteria.max_p_value
         is_within = found.interval.low >= -most and found.interval.level >= criteria.level
         if found.method == BETTING and found.margin == most:
-            is_tested = is_within = evidence.verdict is not None and evidence.verdict.outcome is Outcome.PROMOTE
+            is_tested = is_within = evidence.verdict is not None and _proves_kept(evidence.verdict, metric, most)
         verb = "is" if found.difference < -most else "may be"
         told = f"{verb} worse by more than {most:g}"
         is_met = found.difference >= -most and is_within and is_tested
         text = f"{_name(metric)} {_interval(found)} " + (f"is not worse by more than {most:g}" if is_met else told)
         remedy = WORSE if verb == "is" else "more tasks may prove that it is not"
         yield GateCheck(is_met, f"{BLOCKED}{metric}_regression", text, remedy)
+
+
+def _proves_kept(verdict: Verdict, metric: str, most: float) -> bool:
+    """Whether a verdict proves that a metric is not worse by more than this, whatever else it says."""
+    proved = f"{metric} worse by at most {most:g} proved:"  # as prove.comparison.verdict writes it
+    return verdict.outcome is Outcome.PROMOTE or any(reason.startswith(proved) for reason in verdict.reasons)
 
 
 def _enough(found: MetricComparison, criteria: Criteria) -> GateCheck:
