@@ -19,7 +19,7 @@ import pytest
 from rich.console import Console
 
 from holdfast.cli.town import NATURES, badges, check_writable, clock_time, town
-from holdfast.cli.town_school import warn
+from holdfast.cli.town_school import _verdict, warn
 from holdfast.contracts.errors import BadInput
 from tests.cli.conftest import Cli, ended, first_line, running, until
 from tests.town.small import ROWS, VENUES
@@ -105,6 +105,7 @@ def test_validate_lists_everything_that_is_wrong(cli: Cli, tmp_path: Path) -> No
         ("watch --web --host 0.0.0.0", "everyone who reaches this machine could watch; set HOLDFAST_TOWN_TOKEN"),
         ("watch --web --operator short", "--operator: everybody on this machine can read a command line (ps)"),
         ("soak --ticks 1000 --report none/soak.md", "its folder does not exist"),
+        ("balance --residents 1", "residents = 1: too few for every nature"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_code_2(words: str, message: str, cli: Cli, here: Path) -> None:
@@ -147,6 +148,22 @@ def test_watching_writes_windows_to_the_log_of_stages_as_a_run_does(cli: Cli, tm
 
 
 # Learning
+
+
+def test_balance_says_why_its_exit_code_is_what_it_is(cli: Cli) -> None:
+    words = ("town", "balance", "--towns", 3, *FEW)
+    ran, told = cli(*words), cli(*words, "--json").json
+    out = {name: one["from_mean"] for name, one in told["natures"].items() if abs(one["from_mean"]) > 0.1}
+    assert ran.code == int(bool(out)) == int(not told["balanced"])
+    if out:
+        said = " ".join(ran.out.partition("not balanced: ")[2].split())
+        assert said.endswith("(limit 10 % of the mean)") and all(name in said for name in out)
+    else:
+        assert ran.lines[-1] == "balanced: every nature within 10 % of the mean"
+    few = cli("town", "balance", "--towns", 2)
+    assert few.code == 2 and "--towns" in few.err
+    assert _verdict({}, 0.1) == "balanced: every nature within 10 % of the mean"
+    assert _verdict({"industrious": -0.186}, 0.1).startswith("not balanced: industrious -18.6 % (limit")
 
 
 @pytest.fixture

@@ -17,9 +17,11 @@ from holdfast.town.observations import groups
 from holdfast.workloads.townlife import Env, Life, Rules, read_rules
 from holdfast.workloads.townobserver import Soak, page, soak
 from holdfast.workloads.townschool import (
+    Lived,
     TownMaker,
     TownMind,
     TownVectorEnv,
+    check_natures,
     entrants,
     lived,
     natures_of,
@@ -148,6 +150,25 @@ def test_a_league_is_lived_in_the_same_towns_and_natures_are_told_apart() -> Non
     assert sum(one["residents"] for one in natures.values()) == 36
     mean = sum(one["residents"] * one["return"] for one in natures.values()) / 36
     assert mean == pytest.approx(again.returns.mean())
+
+
+def test_an_interval_over_three_towns_is_students(rules: Rules) -> None:
+    returns = np.array([[1.0, 3.0, 2.0, 2.0], [2.0, 4.0, 3.0, 3.0], [4.0, 8.0, 6.0, 6.0]])
+    paid = Lived(returns=returns, natures=np.array([[0, 1, 2, 3]] * 3))
+    (told,) = standings({"scripts": paid})
+    half = 4.30265 * np.std([2.0, 3.0, 6.0], ddof=1) / np.sqrt(3)
+    assert (told["high"] - told["low"]) / 2 == pytest.approx(half, rel=1e-4) and told["gain_low"] == 0.0
+    natures = natures_of(paid, rules)
+    half = 4.30265 * np.std([1.0, 2.0, 4.0], ddof=1) / np.sqrt(3)
+    assert (natures["balanced"]["high"] - natures["balanced"]["low"]) / 2 == pytest.approx(half, rel=1e-4)
+
+
+def test_a_town_too_small_for_every_nature_is_refused_by_the_natures_it_lacks() -> None:
+    check_natures(TownMaker(residents=12))
+    with pytest.raises(
+        BadInput, match="residents = 1: too few for every nature: nobody would be balanced, industrious, stoic"
+    ):
+        check_natures(TownMaker(residents=1))
 
 
 def test_a_version_drives_a_town_and_looking_into_it_changes_nothing(rules: Rules, tmp_path: Path) -> None:

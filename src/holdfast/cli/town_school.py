@@ -161,7 +161,9 @@ def _decided(report: SchoolReport, at: str) -> Iterator[str]:
     yield from step(f"holdfast release show {report.release}{at}")
 
 
-Towns = Annotated[int, Option("--towns", metavar="N", min=2, max=512, help="How many are lived in.")]
+Towns = Annotated[
+    int, Option("--towns", metavar="N", min=3, max=512, help="How many are lived in; an interval takes 3.")
+]
 
 
 def league(
@@ -214,12 +216,21 @@ def balance(
     code 1: they are not."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with needing("learn"):
-        from holdfast.cli.show import progress, table
+        from holdfast.cli.show import print_table, progress
         from holdfast.policies.network import ScriptedAct
-        from holdfast.workloads.townschool import BALANCED, TownMaker, act_of, lived, natures_of, policy_in
+        from holdfast.workloads.townschool import (
+            BALANCED,
+            TownMaker,
+            act_of,
+            check_natures,
+            lived,
+            natures_of,
+            policy_in,
+        )
     maker = TownMaker(rules_file=rules, residents=residents, days=days)
     known = maker.rules
     warn()
+    check_natures(maker)
     if policy is None:
         act: Act = ScriptedAct(maker.name)
     else:
@@ -227,11 +238,23 @@ def balance(
             act = act_of(opened, policy_in(opened, None if policy == "live" else policy)[1])
     with progress("living", maker.ticks) as advance:
         found = natures_of(lived(maker, act, towns=towns, each=advance), known)
-    is_balanced = all(abs(one["from_mean"]) <= BALANCED for one in found.values())
+    out = {name: one["from_mean"] for name, one in found.items() if abs(one["from_mean"]) > BALANCED}
     rows = [
         (name, one["residents"], one["return"], _span(one, "low", "high"), f"{one['from_mean']:+.1%}")
         for name, one in found.items()
     ]
-    shown = table(["nature", ">residents", ">a day", "95 %", ">from mean"], rows)
-    data = {"towns": towns, "days": days, "balanced": is_balanced, "limit": BALANCED, "natures": found}
-    return Output(data, shown, int(not is_balanced))
+
+    def shown() -> None:
+        print_table(["nature", ">residents", ">a day", "95 %", ">from mean"], rows)
+        print("\n".join(folded(_verdict(out, BALANCED), hanging="  ")))
+
+    data = {"towns": towns, "days": days, "balanced": not out, "limit": BALANCED, "natures": found}
+    return Output(data, shown, int(bool(out)))
+
+
+def _verdict(out: Mapping[str, float], limit: float) -> str:
+    """`out` are the natures that differ from the mean by more than the limit."""
+    if not out:
+        return f"balanced: every nature within {limit:.0%} of the mean".replace("%", " %")
+    far = ", ".join(f"{name} {share:+.1%}" for name, share in out.items())
+    return f"not balanced: {far} (limit {limit:.0%} of the mean)".replace("%", " %")

@@ -27,7 +27,7 @@ from holdfast.pipeline.run import RunSpec
 from holdfast.policies import weights
 from holdfast.policies.inspect import explain
 from holdfast.policies.network import Network, Scripted
-from holdfast.prove.estimate import difference, interval
+from holdfast.prove.estimate import difference, student
 from holdfast.store.store import Store
 from holdfast.workloads.townlife import Env, Rules, Seen, groups, read_rules
 from holdfast.workloads.townlife import TownState as Town
@@ -335,13 +335,24 @@ def by_chance(rng: np.random.Generator) -> Choose:
     return choose
 
 
+def check_natures(maker: TownMaker) -> None:
+    """Refuses towns that are too small for every nature: who lives in one of them is the same in all."""
+    envs = maker.vector_env(1)
+    envs.reset(LEAGUE)
+    here = set(envs.env.state.people["profile"].ravel().tolist())
+    absent = [nature["id"] for k, nature in enumerate(maker.rules["profile"]) if k not in here]
+    if absent:
+        why = f"too few for every nature: nobody would be {', '.join(absent)}"
+        raise BadInput(f"residents = {envs.count}", why=why, remedy="let more live there (--residents)")
+
+
 def natures_of(found: Lived, rules: Rules) -> dict[str, dict[str, float]]:
     """The return of each nature with a 95 % interval over towns, and by how much of the mean it differs from it."""
     mean, told = float(found.returns.mean()), {}
     for k, nature in enumerate(rules["profile"]):
         is_one = found.natures == k
         towns = [row[own].mean() for row, own in zip(found.returns, is_one, strict=True) if own.any()]
-        span = interval(np.array(towns)[:, None], rng=np.random.default_rng(k))
+        span = student(towns)
         value = float(found.returns[is_one].mean())
         told[nature["id"]] = {
             "residents": int(is_one.sum()),
@@ -359,8 +370,7 @@ def standings(paid: Mapping[str, Lived]) -> list[dict[str, Any]]:
     rows = []
     for name, found in paid.items():
         towns = found.returns.mean(axis=1)
-        span = interval(towns[:, None], rng=np.random.default_rng(0))
-        gain = difference(first[:, None], towns[:, None], rng=np.random.default_rng(0))
+        span, gain = student(towns), student(towns - first)
         told = {"return": float(towns.mean()), "low": span.low, "high": span.high}
         rows.append({"who": name, **told, "gain": float((towns - first).mean())} | {
             "gain_low": gain.low, "gain_high": gain.high,
