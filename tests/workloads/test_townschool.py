@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from holdfast.contracts.errors import BadInput, NotFound
+from holdfast.contracts.policy import policy_record
+from holdfast.contracts.release import PolicyKind
 from holdfast.pipeline.control import env_spec_from, improve_env
 from holdfast.policies.network import Network, Scripted, ScriptedAct
 from holdfast.store.store import open_store
@@ -169,6 +172,23 @@ def test_a_town_too_small_for_every_nature_is_refused_by_the_natures_it_lacks() 
         BadInput, match="residents = 1: too few for every nature: nobody would be balanced, industrious, stoic"
     ):
         check_natures(TownMaker(residents=1))
+
+
+def test_a_league_takes_what_is_live_and_refuses_lines_and_versions_that_are_not_there(tmp_path: Path) -> None:
+    with open_store(tmp_path / "store.db", create=True) as store:
+        assert entrants(store, ["live"]) == {"live": Scripted(env="town")}
+        with pytest.raises(BadInput, match="--name nosuch: there is no such line; there are none"):
+            entrants(store, None, "nosuch")
+        with pytest.raises(BadInput, match="version town: is not the name of a release; give town@N, or live"):
+            policy_in(store, "town")
+        manifest = {"policy": policy_record(Scripted(env="town"))}
+        how: dict[str, Any] = {"source": "shelf:1", "kind": PolicyKind.NETWORK, "manifest": manifest}
+        store.releases.add(policy="town", who="me", now=1.0, **how).result()
+        with pytest.raises(BadInput, match="--name nosuch: there is no such line; there are town"):
+            entrants(store, ["live"], "nosuch")
+        for refused in (lambda: policy_in(store, "town"), lambda: entrants(store, ["town"])):
+            with pytest.raises(BadInput, match="version town: is not the name of a release; give town@1 or live"):
+                refused()
 
 
 def test_a_version_drives_a_town_and_looking_into_it_changes_nothing(rules: Rules, tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ Towns = Annotated[
 def league(
     at: StoreOptions,
     versions: Annotated[
-        list[str] | None, Argument(metavar="[VERSION]...", help="Releases or checkpoints; else all of the line.")
+        list[str] | None, Argument(metavar="[VERSION]...", help="Releases, live or checkpoints; else all of the line.")
     ] = None,
     towns: Towns = 16,
     days: Annotated[int, Option(metavar="N", min=1, max=30, help="Of each town.")] = 1,

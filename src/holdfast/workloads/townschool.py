@@ -383,6 +383,10 @@ def standings(paid: Mapping[str, Lived]) -> list[dict[str, Any]]:
 
 def policy_in(store: Store, version: str | None, line: str = LINE) -> tuple[Release | None, Network | Scripted]:
     """A release by its name, or what is live; the script where nothing is."""
+    if version is not None and "@" not in version:
+        made = [release.id for release in store.releases.of_policy(version)]
+        known = f"{', '.join(made[:4])} or live" if made else f"{line}@N, or live"
+        raise BadInput(f"version {version}", why="is not the name of a release", remedy=f"give {known}")
     release = store.releases.live(line) if version is None else store.releases.get(version)
     if release is None:
         return None, Scripted(env="town")
@@ -393,14 +397,19 @@ def policy_in(store: Store, version: str | None, line: str = LINE) -> tuple[Rele
 
 
 def entrants(store: Store, versions: Sequence[str] | None, line: str = LINE) -> dict[str, Network | Scripted]:
-    """Releases by their names, or checkpoints of the school by theirs; without names, all networks of the line."""
+    """Releases by their names, `live` or checkpoints of the school by theirs; without names, all networks of the
+    line."""
+    lines = store.releases.policies()
+    if line not in (*lines, LINE):
+        raise BadInput(f"--name {line}", why="there is no such line", remedy=f"there are {', '.join(lines) or 'none'}")
     if versions is None:
         found = {release.id: policy_in(store, release.id)[1] for release in store.releases.of_policy(line)}
         return {name: policy for name, policy in found.items() if isinstance(policy, Network)}
     made: dict[str, Network | Scripted] = {}
     for name in versions:
-        if "@" in name:
-            made[name] = policy_in(store, name)[1]
+        if "@" in name or name == "live" or name in lines:
+            release, policy = policy_in(store, None if name == "live" else name, line)
+            made[name if release is None else release.id] = policy
             continue
         shape = weights.read(files_of(name, store.files)).shape
         spaces = Spaces(observation=shape["observation"], actions=shape["actions"])
