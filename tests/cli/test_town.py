@@ -105,6 +105,11 @@ def test_validate_lists_everything_that_is_wrong(cli: Cli, tmp_path: Path) -> No
         ("watch --web --host 0.0.0.0", "everyone who reaches this machine could watch; set HOLDFAST_TOWN_TOKEN"),
         ("watch --web --operator short", "--operator: everybody on this machine can read a command line (ps)"),
         ("soak --ticks 1000 --report none/soak.md", "its folder does not exist"),
+        ("watch --port 9", "--port 9: belongs to the page; add --web"),
+        ("watch --host 0.0.0.0", "--host 0.0.0.0: belongs to the page; add --web"),
+        ("watch --web --ticks 9", "--ticks: a page is served until Ctrl-C; leave out --ticks or --web"),
+        ("watch --policy live", "there is none; check the path; 'holdfast town school' creates one"),
+        ("league", "there is none; check the path; 'holdfast town school' creates one"),
         ("balance --residents 1", "residents = 1: too few for every nature"),
     ],
 )

@@ -13,11 +13,13 @@ from typer import Argument, Option
 
 from holdfast.cli.options import Output, StoreOptions, needing
 from holdfast.cli.show import step
+from holdfast.contracts.errors import NotFound
 from holdfast.contracts.lines import folded
 from holdfast.contracts.run import RunState, Status
 
 if TYPE_CHECKING:
     from holdfast.contracts.policy import Act
+    from holdfast.store.store import Store
     from holdfast.workloads.townschool import SchoolReport
 
 RulesAt = Annotated[Path | None, Option("--rules", metavar="FILE", help="TOML that overrides the default rules.")]
@@ -32,6 +34,15 @@ def warn() -> None:
 
     if is_cold():
         typer.echo("compiling the rules of the town, once; this takes about a minute …", err=True)
+
+
+def taught(at: StoreOptions) -> Store:
+    """The store with the versions of residents, as it is."""
+    try:
+        return at.existing()
+    except NotFound as error:
+        remedy = "check the path; 'holdfast town school' creates one"
+        raise NotFound(error.what, why=error.why, remedy=remedy) from None
 
 
 def school(
@@ -93,7 +104,7 @@ def mind(
         from holdfast.workloads.townschool import VARIANT, mind_of
     known = read_rules(rules, residents=residents)
     warn()
-    with at.existing() as opened:
+    with taught(at) as opened:
         driven = mind_of(opened, None if policy == "live" else policy, known)
     life = Life(known, seed=seed, mind=driven, variant=VARIANT)
     with progress("living", tick) as advance:
@@ -186,7 +197,7 @@ def league(
     maker = TownMaker(rules_file=rules, residents=residents, days=days)
     maker.describe()  # what is wrong with the rules is told before any work
     warn()
-    with at.existing() as opened:
+    with taught(at) as opened:
         known = entrants(opened, versions, name)
         acts = {"scripts": act_of(opened, Scripted(env=maker.name)), "chance": None}
         acts |= {who: act_of(opened, policy) for who, policy in known.items()}
@@ -234,7 +245,7 @@ def balance(
     if policy is None:
         act: Act = ScriptedAct(maker.name)
     else:
-        with at.existing() as opened:
+        with taught(at) as opened:
             act = act_of(opened, policy_in(opened, None if policy == "live" else policy)[1])
     with progress("living", maker.ticks) as advance:
         found = natures_of(lived(maker, act, towns=towns, each=advance), known)
