@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import sys
 import time
@@ -18,8 +19,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from holdfast.cli.options import StoreOptions
 from holdfast.cli.town import NATURES, badges, check_writable, clock_time, town
-from holdfast.cli.town_school import _verdict, warn
+from holdfast.cli.town_school import _again, _verdict, warn
 from holdfast.contracts.errors import BadInput
 from tests.cli.conftest import Cli, ended, first_line, running, until
 from tests.town.small import ROWS, VENUES
@@ -110,6 +112,8 @@ def test_validate_lists_everything_that_is_wrong(cli: Cli, tmp_path: Path) -> No
         ("watch --web --ticks 9", "--ticks: a page is served until Ctrl-C; leave out --ticks or --web"),
         ("watch --policy live", "there is none; check the path; 'holdfast town school' creates one"),
         ("league", "there is none; check the path; 'holdfast town school' creates one"),
+        ("school --name=", "--name '': must not be blank, nor begin or end with a blank; give it a plain name"),
+        ("school --name a@b", "--name 'a@b': '@' comes before the number of a release; give it a plain name"),
         ("balance --residents 1", "residents = 1: too few for every nature"),
     ],
 )
@@ -195,6 +199,12 @@ def test_a_school_that_is_killed_goes_on_by_the_same_command(cli: Cli, rules: Pa
     assert (told["why"] is None) == (told["decision"] is not None)
     lines = cli("town", "learn", *words[2:]).lines  # the former name; what is finished begins anew
     assert lines[0].startswith("run-2-") and any(line.strip().startswith("clone") for line in lines)
+
+
+def test_the_command_that_goes_on_can_be_pasted() -> None:
+    said = _again(3, True, Path("my rules.toml"), None, "a b", StoreOptions("s.db"))
+    words = ["--seed", "3", "--quick", "--rules", "my rules.toml", "--name", "a b", "--store", "s.db"]
+    assert shlex.split(said) == ["holdfast", "town", "school", *words]
 
 
 # Watching: lines where there is no terminal, Ctrl-C where there is one, and a page until it is told to end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from holdfast.cli.options import Output, StoreOptions, needing
 from holdfast.cli.show import step
 from holdfast.contracts.errors import NotFound
 from holdfast.contracts.lines import folded
+from holdfast.contracts.release import check_name
 from holdfast.contracts.run import RunState, Status
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ def school(
     Ctrl-C or a kill loses nothing: the same command goes on where it stopped. What is live already is taught on, and
     has to be beaten. Exit code 1: nothing was promoted, except with --quick.
     """
+    check_name("--name", name)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is read: networks this small are slower on more
     with needing("learn"):
         from holdfast.api.driving import interrupted
@@ -70,9 +73,7 @@ def school(
     maker = TownMaker(rules_file=rules, residents=QUICK_RESIDENTS if is_small else residents)
     warn()
     spec = school_run(maker, seed=seed, name=name, quick=quick)
-    words = [f" --seed {seed}", " --quick" * quick, f" --rules {rules}" if rules else ""]
-    words += [f" --residents {residents}" if residents else "", f" --name {name}" if name != "town" else ""]
-    again = f"holdfast town school{''.join(words)}{at}"
+    again = _again(seed, quick, rules, residents, name, at)
     with at.open() as opened:
         begun = snapshot_of(opened, clock=time.time, environment=os.environ)
         status, _, code = drive(opened, spec, None if fresh else interrupted(opened, spec))
@@ -84,6 +85,14 @@ def school(
 
 
 QUICK_RESIDENTS = 16
+
+
+def _again(seed: int, quick: bool, rules: Path | None, residents: int | None, name: str, at: StoreOptions) -> str:
+    """The command that goes on with it, as a shell takes it."""
+    words = [f" --seed {seed}", " --quick" * quick, f" --rules {shlex.quote(str(rules))}" if rules else ""]
+    words += [f" --residents {residents}" if residents else ""]
+    words += [f" --name {shlex.quote(name)}" if name != "town" else ""]
+    return f"holdfast town school{''.join(words)}{at}"
 
 
 def mind(
@@ -167,9 +176,10 @@ def _decided(report: SchoolReport, at: str) -> Iterator[str]:
     for reason in reasons[: 1 if report.is_promoted else None]:
         yield from folded(f"  {reason}")
     yield "next:"
-    yield from step(f"holdfast town watch --policy {report.release}{at}", "see them live")
-    yield from step(f"holdfast town mind --policy {report.release}{at}", "look into one")
-    yield from step(f"holdfast release show {report.release}{at}")
+    release = shlex.quote(report.release or "")
+    yield from step(f"holdfast town watch --policy {release}{at}", "see them live")
+    yield from step(f"holdfast town mind --policy {release}{at}", "look into one")
+    yield from step(f"holdfast release show {release}{at}")
 
 
 Towns = Annotated[
