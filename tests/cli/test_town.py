@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import sys
 import time
@@ -18,8 +19,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from holdfast.cli.options import StoreOptions
 from holdfast.cli.town import NATURES, badges, check_writable, clock_time, town
-from holdfast.cli.town_school import warn
+from holdfast.cli.town_school import _again, _verdict, warn
 from holdfast.contracts.errors import BadInput
 from tests.cli.conftest import Cli, ended, first_line, running, until
 from tests.town.small import ROWS, VENUES
@@ -105,6 +107,14 @@ def test_validate_lists_everything_that_is_wrong(cli: Cli, tmp_path: Path) -> No
         ("watch --web --host 0.0.0.0", "everyone who reaches this machine could watch; set HOLDFAST_TOWN_TOKEN"),
         ("watch --web --operator short", "--operator: everybody on this machine can read a command line (ps)"),
         ("soak --ticks 1000 --report none/soak.md", "its folder does not exist"),
+        ("watch --port 9", "--port 9: belongs to the page; add --web"),
+        ("watch --host 0.0.0.0", "--host 0.0.0.0: belongs to the page; add --web"),
+        ("watch --web --ticks 9", "--ticks: a page is served until Ctrl-C; leave out --ticks or --web"),
+        ("watch --policy live", "there is none; check the path; 'holdfast town school' creates one"),
+        ("league", "there is none; check the path; 'holdfast town school' creates one"),
+        ("school --name=", "--name '': must not be blank, nor begin or end with a blank; give it a plain name"),
+        ("school --name a@b", "--name 'a@b': '@' comes before the number of a release; give it a plain name"),
+        ("balance --residents 1", "residents = 1: too few for every nature"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_code_2(words: str, message: str, cli: Cli, here: Path) -> None:
@@ -149,6 +159,22 @@ def test_watching_writes_windows_to_the_log_of_stages_as_a_run_does(cli: Cli, tm
 # Learning
 
 
+def test_balance_says_why_its_exit_code_is_what_it_is(cli: Cli) -> None:
+    words = ("town", "balance", "--towns", 3, *FEW)
+    ran, told = cli(*words), cli(*words, "--json").json
+    out = {name: one["from_mean"] for name, one in told["natures"].items() if abs(one["from_mean"]) > 0.1}
+    assert ran.code == int(bool(out)) == int(not told["balanced"])
+    if out:
+        said = " ".join(ran.out.partition("not balanced: ")[2].split())
+        assert said.endswith("(limit 10 % of the mean)") and all(name in said for name in out)
+    else:
+        assert ran.lines[-1] == "balanced: every nature within 10 % of the mean"
+    few = cli("town", "balance", "--towns", 2)
+    assert few.code == 2 and "--towns" in few.err
+    assert _verdict({}, 0.1) == "balanced: every nature within 10 % of the mean"
+    assert _verdict({"industrious": -0.186}, 0.1).startswith("not balanced: industrious -18.6 % (limit")
+
+
 @pytest.fixture
 def rules(tmp_path: Path) -> Path:
     """A hamlet whose days are short: so are its exams."""
@@ -173,6 +199,12 @@ def test_a_school_that_is_killed_goes_on_by_the_same_command(cli: Cli, rules: Pa
     assert (told["why"] is None) == (told["decision"] is not None)
     lines = cli("town", "learn", *words[2:]).lines  # the former name; what is finished begins anew
     assert lines[0].startswith("run-2-") and any(line.strip().startswith("clone") for line in lines)
+
+
+def test_the_command_that_goes_on_can_be_pasted() -> None:
+    said = _again(3, True, Path("my rules.toml"), None, "a b", StoreOptions("s.db"))
+    words = ["--seed", "3", "--quick", "--rules", "my rules.toml", "--name", "a b", "--store", "s.db"]
+    assert shlex.split(said) == ["holdfast", "town", "school", *words]
 
 
 # Watching: lines where there is no terminal, Ctrl-C where there is one, and a page until it is told to end

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from holdfast.contracts.errors import BadInput
-from holdfast.prove.estimate import Matrix, difference, interval, mean, nested, standardised, wilson
+from holdfast.prove.estimate import Matrix, difference, interval, mean, nested, standardised, student, wilson
 
 
 def chance(seed: int = 0) -> np.random.Generator:
@@ -154,3 +154,16 @@ REFUSED: dict[str, Callable[[], Any]] = {
 def test_what_gives_no_honest_interval_is_refused(case: str) -> None:
     with pytest.raises(BadInput):
         REFUSED[case]()
+
+
+def test_students_interval_of_a_few_values_is_that_of_the_textbook() -> None:
+    for values in ([3.68, 3.80], [1.0, 2.0, 4.0], [0.5] * 4):
+        found = student(values)
+        if len(set(values)) == 1:
+            assert found.low == found.high == values[0]
+            continue
+        low, high = stats.t.interval(0.95, len(values) - 1, loc=np.mean(values), scale=stats.sem(values))
+        assert (found.low, found.high) == pytest.approx((low, high))
+    for bad in ([1.0], [1.0, np.nan], [[1.0, 2.0]]):
+        with pytest.raises(BadInput):
+            student(bad)

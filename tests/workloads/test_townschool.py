@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from holdfast.contracts.errors import BadInput, NotFound
+from holdfast.contracts.policy import policy_record
+from holdfast.contracts.release import PolicyKind
 from holdfast.pipeline.control import env_spec_from, improve_env
 from holdfast.policies.network import Network, Scripted, ScriptedAct
 from holdfast.store.store import open_store
@@ -17,9 +20,11 @@ from holdfast.town.observations import groups
 from holdfast.workloads.townlife import Env, Life, Rules, read_rules
 from holdfast.workloads.townobserver import Soak, page, soak
 from holdfast.workloads.townschool import (
+    Lived,
     TownMaker,
     TownMind,
     TownVectorEnv,
+    check_natures,
     entrants,
     lived,
     natures_of,
@@ -148,6 +153,42 @@ def test_a_league_is_lived_in_the_same_towns_and_natures_are_told_apart() -> Non
     assert sum(one["residents"] for one in natures.values()) == 36
     mean = sum(one["residents"] * one["return"] for one in natures.values()) / 36
     assert mean == pytest.approx(again.returns.mean())
+
+
+def test_an_interval_over_three_towns_is_students(rules: Rules) -> None:
+    returns = np.array([[1.0, 3.0, 2.0, 2.0], [2.0, 4.0, 3.0, 3.0], [4.0, 8.0, 6.0, 6.0]])
+    paid = Lived(returns=returns, natures=np.array([[0, 1, 2, 3]] * 3))
+    (told,) = standings({"scripts": paid})
+    half = 4.30265 * np.std([2.0, 3.0, 6.0], ddof=1) / np.sqrt(3)
+    assert (told["high"] - told["low"]) / 2 == pytest.approx(half, rel=1e-4) and told["gain_low"] == 0.0
+    natures = natures_of(paid, rules)
+    half = 4.30265 * np.std([1.0, 2.0, 4.0], ddof=1) / np.sqrt(3)
+    assert (natures["balanced"]["high"] - natures["balanced"]["low"]) / 2 == pytest.approx(half, rel=1e-4)
+
+
+def test_a_town_too_small_for_every_nature_is_refused_by_the_natures_it_lacks() -> None:
+    check_natures(TownMaker(residents=12))
+    with pytest.raises(
+        BadInput, match="residents = 1: too few for every nature: nobody would be balanced, industrious, stoic"
+    ):
+        check_natures(TownMaker(residents=1))
+
+
+def test_a_league_takes_what_is_live_and_refuses_lines_and_versions_that_are_not_there(tmp_path: Path) -> None:
+    with open_store(tmp_path / "store.db", create=True) as store:
+        assert entrants(store, ["live"]) == {"live": Scripted(env="town")}
+        with pytest.raises(BadInput, match="--name nosuch: there is no such line; there are none"):
+            entrants(store, None, "nosuch")
+        with pytest.raises(BadInput, match="version town: is not the name of a release; give town@N, or live"):
+            policy_in(store, "town")
+        manifest = {"policy": policy_record(Scripted(env="town"))}
+        how: dict[str, Any] = {"source": "shelf:1", "kind": PolicyKind.NETWORK, "manifest": manifest}
+        store.releases.add(policy="town", who="me", now=1.0, **how).result()
+        with pytest.raises(BadInput, match="--name nosuch: there is no such line; there are town"):
+            entrants(store, ["live"], "nosuch")
+        for refused in (lambda: policy_in(store, "town"), lambda: entrants(store, ["town"])):
+            with pytest.raises(BadInput, match="version town: is not the name of a release; give town@1 or live"):
+                refused()
 
 
 def test_a_version_drives_a_town_and_looking_into_it_changes_nothing(rules: Rules, tmp_path: Path) -> None:

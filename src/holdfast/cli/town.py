@@ -145,7 +145,7 @@ def _driven_by(how: TownOptions, rules: Rules) -> dict[str, Any]:
         return {}
     with needing("learn"):
         from holdfast.workloads.townschool import VARIANT, mind_of
-    with StoreOptions(how.store, how.project).existing() as opened:
+    with town_school.taught(StoreOptions(how.store, how.project)) as opened:
         return {"mind": mind_of(opened, None if how.policy == "live" else how.policy, rules), "variant": VARIANT}
 
 
@@ -244,6 +244,7 @@ def watch(
 
     The page's tokens are read from HOLDFAST_TOWN_TOKEN (viewers), HOLDFAST_TOWN_OPERATOR and HOLDFAST_TOWN_ADMIN.
     """
+    _check_way(web=web, host=host, port=port, ticks=ticks)
     options = {"viewer": (token, "token"), "operator": (operator, "operator"), "admin": (admin, "admin")}
     given = {
         role: never_on_command_line(value, f"--{name}", f"HOLDFAST_TOWN_{name.upper()}")
@@ -254,6 +255,15 @@ def watch(
         serve(life, how.record, address=(host, port), tokens=given, audit=audit, speed=speed)
     else:
         watch_here(life, how.record, speed=speed, ticks=ticks)
+
+
+def _check_way(*, web: bool, host: str, port: int, ticks: int | None) -> None:
+    """Refuses options of the other way to watch, which would mean nothing."""
+    if web and ticks is not None:
+        raise BadInput("--ticks", why="a page is served until Ctrl-C", remedy="leave out --ticks or --web")
+    for name, given, usual in (("host", host, HOST), ("port", port, PORT)):
+        if not web and given != usual:
+            raise BadInput(f"--{name} {given}", why="belongs to the page", remedy="add --web")
 
 
 @app.command("replay")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,11 +14,14 @@ from typer import Argument, Option
 
 from holdfast.cli.options import Output, StoreOptions, needing
 from holdfast.cli.show import step
+from holdfast.contracts.errors import NotFound
 from holdfast.contracts.lines import folded
+from holdfast.contracts.release import check_name
 from holdfast.contracts.run import RunState, Status
 
 if TYPE_CHECKING:
     from holdfast.contracts.policy import Act
+    from holdfast.store.store import Store
     from holdfast.workloads.townschool import SchoolReport
 
 RulesAt = Annotated[Path | None, Option("--rules", metavar="FILE", help="TOML that overrides the default rules.")]
@@ -32,6 +36,15 @@ def warn() -> None:
 
     if is_cold():
         typer.echo("compiling the rules of the town, once; this takes about a minute …", err=True)
+
+
+def taught(at: StoreOptions) -> Store:
+    """The store with the versions of residents, as it is."""
+    try:
+        return at.existing()
+    except NotFound as error:
+        remedy = "check the path; 'holdfast town school' creates one"
+        raise NotFound(error.what, why=error.why, remedy=remedy) from None
 
 
 def school(
@@ -49,6 +62,7 @@ def school(
     Ctrl-C or a kill loses nothing: the same command goes on where it stopped. What is live already is taught on, and
     has to be beaten. Exit code 1: nothing was promoted, except with --quick.
     """
+    check_name("--name", name)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is read: networks this small are slower on more
     with needing("learn"):
         from holdfast.api.driving import interrupted
@@ -59,9 +73,7 @@ def school(
     maker = TownMaker(rules_file=rules, residents=QUICK_RESIDENTS if is_small else residents)
     warn()
     spec = school_run(maker, seed=seed, name=name, quick=quick)
-    words = [f" --seed {seed}", " --quick" * quick, f" --rules {rules}" if rules else ""]
-    words += [f" --residents {residents}" if residents else "", f" --name {name}" if name != "town" else ""]
-    again = f"holdfast town school{''.join(words)}{at}"
+    again = _again(seed, quick, rules, residents, name, at)
     with at.open() as opened:
         begun = snapshot_of(opened, clock=time.time, environment=os.environ)
         status, _, code = drive(opened, spec, None if fresh else interrupted(opened, spec))
@@ -73,6 +85,14 @@ def school(
 
 
 QUICK_RESIDENTS = 16
+
+
+def _again(seed: int, quick: bool, rules: Path | None, residents: int | None, name: str, at: StoreOptions) -> str:
+    """The command that goes on with it, as a shell takes it."""
+    words = [f" --seed {seed}", " --quick" * quick, f" --rules {shlex.quote(str(rules))}" if rules else ""]
+    words += [f" --residents {residents}" if residents else ""]
+    words += [f" --name {shlex.quote(name)}" if name != "town" else ""]
+    return f"holdfast town school{''.join(words)}{at}"
 
 
 def mind(
@@ -93,7 +113,7 @@ def mind(
         from holdfast.workloads.townschool import VARIANT, mind_of
     known = read_rules(rules, residents=residents)
     warn()
-    with at.existing() as opened:
+    with taught(at) as opened:
         driven = mind_of(opened, None if policy == "live" else policy, known)
     life = Life(known, seed=seed, mind=driven, variant=VARIANT)
     with progress("living", tick) as advance:
@@ -156,18 +176,21 @@ def _decided(report: SchoolReport, at: str) -> Iterator[str]:
     for reason in reasons[: 1 if report.is_promoted else None]:
         yield from folded(f"  {reason}")
     yield "next:"
-    yield from step(f"holdfast town watch --policy {report.release}{at}", "see them live")
-    yield from step(f"holdfast town mind --policy {report.release}{at}", "look into one")
-    yield from step(f"holdfast release show {report.release}{at}")
+    release = shlex.quote(report.release or "")
+    yield from step(f"holdfast town watch --policy {release}{at}", "see them live")
+    yield from step(f"holdfast town mind --policy {release}{at}", "look into one")
+    yield from step(f"holdfast release show {release}{at}")
 
 
-Towns = Annotated[int, Option("--towns", metavar="N", min=2, max=512, help="How many are lived in.")]
+Towns = Annotated[
+    int, Option("--towns", metavar="N", min=3, max=512, help="How many are lived in; an interval takes 3.")
+]
 
 
 def league(
     at: StoreOptions,
     versions: Annotated[
-        list[str] | None, Argument(metavar="[VERSION]...", help="Releases or checkpoints; else all of the line.")
+        list[str] | None, Argument(metavar="[VERSION]...", help="Releases, live or checkpoints; else all of the line.")
     ] = None,
     towns: Towns = 16,
     days: Annotated[int, Option(metavar="N", min=1, max=30, help="Of each town.")] = 1,
@@ -184,7 +207,7 @@ def league(
     maker = TownMaker(rules_file=rules, residents=residents, days=days)
     maker.describe()  # what is wrong with the rules is told before any work
     warn()
-    with at.existing() as opened:
+    with taught(at) as opened:
         known = entrants(opened, versions, name)
         acts = {"scripts": act_of(opened, Scripted(env=maker.name)), "chance": None}
         acts |= {who: act_of(opened, policy) for who, policy in known.items()}
@@ -214,24 +237,45 @@ def balance(
     code 1: they are not."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with needing("learn"):
-        from holdfast.cli.show import progress, table
+        from holdfast.cli.show import print_table, progress
         from holdfast.policies.network import ScriptedAct
-        from holdfast.workloads.townschool import BALANCED, TownMaker, act_of, lived, natures_of, policy_in
+        from holdfast.workloads.townschool import (
+            BALANCED,
+            TownMaker,
+            act_of,
+            check_natures,
+            lived,
+            natures_of,
+            policy_in,
+        )
     maker = TownMaker(rules_file=rules, residents=residents, days=days)
     known = maker.rules
     warn()
+    check_natures(maker)
     if policy is None:
         act: Act = ScriptedAct(maker.name)
     else:
-        with at.existing() as opened:
+        with taught(at) as opened:
             act = act_of(opened, policy_in(opened, None if policy == "live" else policy)[1])
     with progress("living", maker.ticks) as advance:
         found = natures_of(lived(maker, act, towns=towns, each=advance), known)
-    is_balanced = all(abs(one["from_mean"]) <= BALANCED for one in found.values())
+    out = {name: one["from_mean"] for name, one in found.items() if abs(one["from_mean"]) > BALANCED}
     rows = [
         (name, one["residents"], one["return"], _span(one, "low", "high"), f"{one['from_mean']:+.1%}")
         for name, one in found.items()
     ]
-    shown = table(["nature", ">residents", ">a day", "95 %", ">from mean"], rows)
-    data = {"towns": towns, "days": days, "balanced": is_balanced, "limit": BALANCED, "natures": found}
-    return Output(data, shown, int(not is_balanced))
+
+    def shown() -> None:
+        print_table(["nature", ">residents", ">a day", "95 %", ">from mean"], rows)
+        print("\n".join(folded(_verdict(out, BALANCED), hanging="  ")))
+
+    data = {"towns": towns, "days": days, "balanced": not out, "limit": BALANCED, "natures": found}
+    return Output(data, shown, int(bool(out)))
+
+
+def _verdict(out: Mapping[str, float], limit: float) -> str:
+    """`out` are the natures that differ from the mean by more than the limit."""
+    if not out:
+        return f"balanced: every nature within {limit:.0%} of the mean".replace("%", " %")
+    far = ", ".join(f"{name} {share:+.1%}" for name, share in out.items())
+    return f"not balanced: {far} (limit {limit:.0%} of the mean)".replace("%", " %")

@@ -58,6 +58,18 @@ def is_alike(lost: Sequence[int], planned: Sequence[int], *, alpha: float = 0.05
     return chance >= alpha
 
 
+def student(values: ArrayLike, *, level: float = 0.95) -> Interval:
+    """mean ± t s/√n, with n − 1 degrees of freedom; Student 1908. For few independent values, of which there are too
+    few different draws for a bootstrap."""
+    found = np.asarray(values, np.float64)
+    if found.ndim != 1 or found.size < 2 or not np.isfinite(found).all():
+        raise BadInput(f"values of shape {found.shape}", why="must be a list of two finite numbers or more")
+    _check_level(level)
+    centre, error = float(found.mean()), float(found.std(ddof=1)) / float(np.sqrt(found.size))
+    reach = float(scipy.stats.t.isf((1.0 - level) / 2.0, found.size - 1)) * error
+    return Interval(low=centre - reach, high=centre + reach, level=level)
+
+
 def interval(
     scores: ArrayLike, statistic: Statistic = mean, *, rng: np.random.Generator, level: float = 0.95
 ) -> Interval:

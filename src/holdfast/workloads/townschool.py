@@ -27,7 +27,7 @@ from holdfast.pipeline.run import RunSpec
 from holdfast.policies import weights
 from holdfast.policies.inspect import explain
 from holdfast.policies.network import Network, Scripted
-from holdfast.prove.estimate import difference, interval
+from holdfast.prove.estimate import difference, student
 from holdfast.store.store import Store
 from holdfast.workloads.townlife import Env, Rules, Seen, groups, read_rules
 from holdfast.workloads.townlife import TownState as Town
@@ -335,13 +335,24 @@ def by_chance(rng: np.random.Generator) -> Choose:
     return choose
 
 
+def check_natures(maker: TownMaker) -> None:
+    """Refuses towns that are too small for every nature: who lives in one of them is the same in all."""
+    envs = maker.vector_env(1)
+    envs.reset(LEAGUE)
+    here = set(envs.env.state.people["profile"].ravel().tolist())
+    absent = [nature["id"] for k, nature in enumerate(maker.rules["profile"]) if k not in here]
+    if absent:
+        why = f"too few for every nature: nobody would be {', '.join(absent)}"
+        raise BadInput(f"residents = {envs.count}", why=why, remedy="let more live there (--residents)")
+
+
 def natures_of(found: Lived, rules: Rules) -> dict[str, dict[str, float]]:
     """The return of each nature with a 95 % interval over towns, and by how much of the mean it differs from it."""
     mean, told = float(found.returns.mean()), {}
     for k, nature in enumerate(rules["profile"]):
         is_one = found.natures == k
         towns = [row[own].mean() for row, own in zip(found.returns, is_one, strict=True) if own.any()]
-        span = interval(np.array(towns)[:, None], rng=np.random.default_rng(k))
+        span = student(towns)
         value = float(found.returns[is_one].mean())
         told[nature["id"]] = {
             "residents": int(is_one.sum()),
@@ -359,8 +370,7 @@ def standings(paid: Mapping[str, Lived]) -> list[dict[str, Any]]:
     rows = []
     for name, found in paid.items():
         towns = found.returns.mean(axis=1)
-        span = interval(towns[:, None], rng=np.random.default_rng(0))
-        gain = difference(first[:, None], towns[:, None], rng=np.random.default_rng(0))
+        span, gain = student(towns), student(towns - first)
         told = {"return": float(towns.mean()), "low": span.low, "high": span.high}
         rows.append({"who": name, **told, "gain": float((towns - first).mean())} | {
             "gain_low": gain.low, "gain_high": gain.high,
@@ -373,6 +383,10 @@ def standings(paid: Mapping[str, Lived]) -> list[dict[str, Any]]:
 
 def policy_in(store: Store, version: str | None, line: str = LINE) -> tuple[Release | None, Network | Scripted]:
     """A release by its name, or what is live; the script where nothing is."""
+    if version is not None and "@" not in version:
+        made = [release.id for release in store.releases.of_policy(version)]
+        known = f"{', '.join(made[:4])} or live" if made else f"{line}@N, or live"
+        raise BadInput(f"version {version}", why="is not the name of a release", remedy=f"give {known}")
     release = store.releases.live(line) if version is None else store.releases.get(version)
     if release is None:
         return None, Scripted(env="town")
@@ -383,14 +397,19 @@ def policy_in(store: Store, version: str | None, line: str = LINE) -> tuple[Rele
 
 
 def entrants(store: Store, versions: Sequence[str] | None, line: str = LINE) -> dict[str, Network | Scripted]:
-    """Releases by their names, or checkpoints of the school by theirs; without names, all networks of the line."""
+    """Releases by their names, `live` or checkpoints of the school by theirs; without names, all networks of the
+    line."""
+    lines = store.releases.policies()
+    if line not in (*lines, LINE):
+        raise BadInput(f"--name {line}", why="there is no such line", remedy=f"there are {', '.join(lines) or 'none'}")
     if versions is None:
         found = {release.id: policy_in(store, release.id)[1] for release in store.releases.of_policy(line)}
         return {name: policy for name, policy in found.items() if isinstance(policy, Network)}
     made: dict[str, Network | Scripted] = {}
     for name in versions:
-        if "@" in name:
-            made[name] = policy_in(store, name)[1]
+        if "@" in name or name == "live" or name in lines:
+            release, policy = policy_in(store, None if name == "live" else name, line)
+            made[name if release is None else release.id] = policy
             continue
         shape = weights.read(files_of(name, store.files)).shape
         spaces = Spaces(observation=shape["observation"], actions=shape["actions"])
