@@ -372,3 +372,28 @@ def test_what_is_said_back_of_a_secret_is_hidden() -> None:
     said = "bad key 'Bearer sk-tell-nobody' (sk-tell-nobody)"
     assert hidden(said, "Bearer sk-tell-nobody", None, "") == "bad key '…' (…)"
     assert hidden("a key", "key") == "a key"  # too short to be one
+
+
+LISTED = {"data": [{"id": "small"}, {"id": "large"}]}
+UNKNOWN = {"error": {"message": "The model `tiny` does not exist", "code": "model_not_found"}}
+
+
+@pytest.mark.parametrize("status", [400, 404])
+def test_a_model_that_the_endpoint_does_not_know_is_refused_before_any_work(endpoint: Endpoint, status: int) -> None:
+    endpoint.models = LISTED
+    endpoint.script.append(Scripted(status=status, body=UNKNOWN))
+    with pytest.raises(BadInput, match=r"model tiny at .* does not exist; it has small, large"):
+        asyncio.run(client_of(endpoint).check_reachable())
+    assert len(endpoint.asked) == 1 and endpoint.asked[0].body["max_tokens"] == 1
+
+
+def test_a_model_that_is_listed_or_answers_is_not_refused(endpoint: Endpoint) -> None:
+    asyncio.run(client_of(endpoint).check_reachable())  # there is no list
+    endpoint.models = {"data": [{"id": "tiny"}]}
+    asyncio.run(client_of(endpoint).check_reachable())
+    assert endpoint.asked == []
+    endpoint.models = LISTED
+    endpoint.script.append(Scripted(status=400, body={"error": {"message": "this model takes no max_tokens of 1"}}))
+    for _ in range(2):  # an error of another kind, then an alias that no list has
+        asyncio.run(client_of(endpoint).check_reachable())
+    assert len(endpoint.asked) == 2

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.contracts.algorithm import AlgorithmState
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.policy import check_policy
 from holdfast.contracts.release import Stage
@@ -126,6 +127,13 @@ def test_a_run_is_the_same_again_from_its_settings() -> None:
     spec = school()
     kept = json.loads(json.dumps(spec.settings))
     assert is_env_run(kept) and env_spec_from(kept, GuidedMaker()).sha256() == spec.sha256()
+
+
+def test_each_step_says_which_part_of_the_school_it_is() -> None:
+    taught = replace(SCHOOL, rounds=2, practice=replace(SCHOOL.practice, updates=4, step_updates=2))
+    state = AlgorithmState(base=Scripted())
+    told = [taught.title(replace(state, step=step)) for step in range(len(taught.phases(state.base)))]
+    assert told == ["clone", "DAgger round 1 of 2", "DAgger round 2 of 2", "anneal", "PPO 1 of 2", "PPO 2 of 2"]
 
 
 def test_a_script_is_a_policy_like_any_other() -> None:

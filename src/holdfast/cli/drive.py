@@ -160,8 +160,12 @@ class Progress:
             )
             if not self._console.is_terminal and time.monotonic() - self._said > LINE_EVERY_S:
                 self._said = time.monotonic()
-                counted = f"{done} of {status.total_rollouts} {rate} " if status.total_rollouts else ""
-                print(f"{name}: {counted}{note}".rstrip(), file=sys.stderr)
+                counted = (
+                    f"{done} of {status.total_rollouts} {rate} "
+                    if status.total_rollouts
+                    else f"{status.elapsed_s:.0f} s, "
+                )
+                print(f"{name}: {counted}{note}".rstrip(", "), file=sys.stderr)
 
 
 @contextmanager

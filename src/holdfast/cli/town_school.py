@@ -15,7 +15,9 @@ from typer import Argument, Option
 from holdfast.cli.options import Output, StoreOptions, needing
 from holdfast.cli.show import step
 from holdfast.contracts.errors import NotFound
+from holdfast.contracts.evidence import Decision
 from holdfast.contracts.lines import folded
+from holdfast.contracts.records import decode
 from holdfast.contracts.release import check_name
 from holdfast.contracts.run import RunState, Status
 
@@ -50,7 +52,7 @@ def taught(at: StoreOptions) -> Store:
 def school(
     at: StoreOptions,
     seed: Annotated[int, Option(metavar="N", min=0, max=2**15, help="Of all chance.")] = 1,
-    quick: Annotated[bool, Option("--quick", help="A short course in small towns; proves little.")] = False,
+    quick: Annotated[bool, Option("--quick", help="A short course, of a minute or two; proves little.")] = False,
     rules: RulesAt = None,
     residents: Residents = None,
     name: Annotated[str, Option(metavar="NAME", help="The line of versions.")] = "town",
@@ -171,10 +173,10 @@ def _decided(report: SchoolReport, at: str) -> Iterator[str]:
     if report.decision is None:
         yield from folded(report.why or "nothing was learnt")
         return
-    reasons = [reason["text"] for reason in report.decision["reasons"]]
+    from holdfast.cli.release import reason_lines
+
     yield f"{report.release}: {'promoted' if report.is_promoted else 'held'}"
-    for reason in reasons[: 1 if report.is_promoted else None]:
-        yield from folded(f"  {reason}")
+    yield from reason_lines(decode(Decision, report.decision).reasons)
     yield "next:"
     release = shlex.quote(report.release or "")
     yield from step(f"holdfast town watch --policy {release}{at}", "see them live")

@@ -70,6 +70,7 @@ NO_ANSWER = 0  # in place of an HTTP status
 LARGEST = 64 * 2**20  # bytes of an answer
 BUSY = frozenset({408, 409, 425, 429})
 EXTRAS: Mapping[str, Any] = {"logprobs": True, "return_token_ids": True}  # learning needs both
+NO_MODEL = re.compile(r"model_not_found|\bmodel\b.*(?:not exist|not found)|unknown model", re.IGNORECASE)
 OURS = frozenset({401, 403, 404, 405})  # a wrong key, address or model name is not the agent's error
 
 
@@ -149,7 +150,7 @@ class Client:
         return way
 
     async def check_reachable(self) -> None:
-        """BadInput where nothing listens at the address: no request is sent, and nothing is retried."""
+        """BadInput where nothing listens at the address, or where it does not know the model; nothing is retried."""
         host, port = URL(self._base).raw_host, URL(self._base).port
         try:
             async with asyncio.timeout(REACH_S):
@@ -161,6 +162,24 @@ class Client:
             remedy = "start its server, or check the address (--base-url, base_url, OPENAI_BASE_URL)"
             what = f"model {self.model} at {self._base}"
             raise BadInput(what, why=f"cannot be reached: {says}", remedy=remedy) from error
+        with suppress(TimeoutError):  # what takes longer is left to the work itself
+            async with asyncio.timeout(REACH_S):
+                await self._check_known()
+
+    async def _check_known(self) -> None:
+        """Only a model that is not in the list of models is asked for a token: a list may leave out aliases."""
+        status, text = await self.fetch("GET", "/models")
+        try:
+            names = [str(one.get("id")) for one in listed_models(json.loads(text))] if status == 200 else []
+        except ValueError:
+            names = []
+        if not names or self.model in names:
+            return
+        messages = [{"role": "user", "content": "hello"}]
+        status, answer = await self._exactly({"model": self.model, "messages": messages, "max_tokens": 1})
+        if status in (400, 404) and NO_MODEL.search(json.dumps(answer)):
+            why = f"HTTP {status}: {hidden(complaint(answer), self._key)}"
+            raise BadInput(f"model {self.model} at {self._base}", why=why, remedy=f"it has {', '.join(names[:5])}")
 
     async def close(self) -> None:
         """Closes this event loop's connections now, not at the loop's end."""

@@ -121,6 +121,13 @@ class School:
         lessons = (CLONE, *[DAGGER] * self.rounds, ANNEAL) if isinstance(base, Scripted) else ()
         return (*lessons, *[PRACTICE] * -(-self.practice.updates // self.practice.step_updates))
 
+    def title(self, state: AlgorithmState) -> str:
+        """What the next step is, for people."""
+        phases = self.phases(state.base)
+        phase = phases[state.step]
+        number = f"{phases[: state.step + 1].count(phase)} of {phases.count(phase)}"
+        return {DAGGER: f"DAgger round {number}", PRACTICE: f"PPO {number}"}.get(phase, phase)
+
     def start(self, base: Policy) -> AlgorithmState:
         if self.make is None:
             why, remedy = "has no environment to learn in", "give env="

@@ -114,8 +114,10 @@ def note_waiver(store: Store, run: str, why: str, *, who: str, now: float) -> Wr
 
 async def learn_all(run: DurableRun, name: str, spec: Spec, state: AlgorithmState) -> AlgorithmState:
     """Collect what the algorithm asks for and tell it what came of it, until it asks for no more."""
+    told = getattr(spec.algorithm, "title", None)  # of an algorithm whose steps are not all alike: what each is
     while work := spec.algorithm.ask(state, spec.tasks):
         at, title = f"{name}/{state.step}", f"iteration {state.iteration + 1}, step {state.step + 1}"
+        title += "" if told is None else f": {told(state)}"
         batch = await run.step(f"{at}/collect", collect, work, spec.max_attempts, spec.timeout_s, title=title)
         state = await run.step(f"{at}/learn", partial(learn, spec), state, batch, title=title)
     return state

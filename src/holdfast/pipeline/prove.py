@@ -253,7 +253,7 @@ async def prove(
     `history` is the blob with earlier tries of the baseline, by task."""
     title = ""
     if iteration is not None:
-        prefix, title = f"proof-{iteration}-", f"iteration {iteration + 1}: "
+        prefix, title = f"proof-{iteration}-", f"iteration {iteration + 1}: proof, "
     known = {step.name for step in run.done}
     place: dict[str, Any] = {"prefix": prefix, "iteration": iteration or 0, **({"history": history} if history else {})}
     kept: Mapping[str, Any] = {}
