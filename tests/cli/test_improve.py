@@ -289,7 +289,7 @@ def test_a_weak_model_is_trained_measured_and_left_behind(
     assert ("one reward, turn by turn" in ran.lines) == is_turned
     following = ran.out.partition("next:\n")[2].replace("\\\n", "")  # a long one goes over two lines
     commands = [shlex.split(line.partition("   #")[0]) for line in following.splitlines()]
-    assert [words[1] for words in commands] == ["release", "sprout", "rollouts", "rewards", "spans"]
+    assert [words[2] for words in commands if words] == ["explain", "chat", "rollouts", "show", "spans"]
     for words in [commands[0], *commands[2:]]:
         cli(*words[1:]).done()
 

@@ -170,8 +170,9 @@ def test_what_the_report_says_to_do_next_can_be_done(folder: Path, cli: Cli) -> 
     config(folder, ["hi", "wait"], agent="my_agents:gated", completion_timeout_secs=1.5)
     ran = cli("optimize", "--config", "config.json", "--store", "a b/s.db", "--project", "it's")
     assert ran.code == 4
-    commands = [line.partition("#")[0].strip() for line in ran.lines[ran.lines.index("next:") + 1 :]]
-    assert [shlex.split(command)[1] for command in commands] == ["optimize", "rollouts", "spans"]
+    following = ran.out.partition("next:\n")[2].replace("\\\n", "")  # a long one goes over two lines
+    commands = [line for line in (line.partition("#")[0].strip() for line in following.splitlines()) if line]
+    assert [shlex.split(command)[2] for command in commands] == ["start", "rollouts", "spans"]
     (folder / "go").touch()
     for command in commands:
         done = cli(*shlex.split(command)[1:])
@@ -745,9 +746,10 @@ def test_the_report_of_a_run(reported: Callable[..., list[str]], capsys: pytest.
     unchecked = reported(outcomes={"right": 0, "wrong": 0, "not_checked": 10})[1]
     assert unchecked == "  outcome    0 right, 0 wrong, 10 not checked, 2 failed"
     assert reported(rewards={"val": FINISHED.rewards["val"]})[-1].startswith("  holdfast run spans run-1-abcd/val-1 ")
-    command = reported(store_path="my stores/s.db", project="it's")[-2].partition("#")[0]
-    words = ["holdfast", "rollouts", "run-1-abcd", "--store", "my stores/s.db", "--project", "it's"]
-    assert shlex.split(command) == words
+    following = "\n".join(reported(store_path="my stores/s.db", project="it's")).partition("next:\n")[2]
+    command = next(line for line in following.replace("\\\n", "").splitlines() if "run rollouts" in line)
+    words = ["holdfast", "run", "rollouts", "run-1-abcd", "--store", "my stores/s.db", "--project", "it's"]
+    assert shlex.split(command.partition("#")[0]) == words
     report(FINISHED, Path("here/status.json"), as_json=True)
     assert decode(Status, json.loads(capsys.readouterr().out)) == FINISHED
 
