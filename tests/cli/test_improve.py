@@ -303,7 +303,7 @@ def test_a_weak_model_is_trained_measured_and_left_behind(
     with open_store(here / "a b/s.db", project="mine") as store:
         evidence = loads(Evidence, store.blobs.get(str(store.releases.get(f"{run}@2").evidence)))
         kept = json.loads(store.blobs.get(str(evidence.samples)))
-    assert kept["weighing"]["alpha"] == pytest.approx(0.05 / 11)  # the first candidate on these tasks
+    assert kept["weighing"]["alpha"] == pytest.approx(0.05 / 4)  # the first candidate on these tasks
 
 
 def quickly(*words: str) -> AbstractContextManager[Popen[str]]:
