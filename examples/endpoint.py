@@ -20,8 +20,7 @@ class Model(BaseHTTPRequestHandler):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         first, last = (asked["messages"][place]["content"] for place in (0, -1))
         word = last.split()[-1].upper()
-        is_bare = "only the word" in first.lower() or word.endswith("RA")
-        text = word if is_bare else f"Of course! It is {word}."
+        text = word if "only the word" in first.lower() or word.endswith("RA") else f"Of course! It is {word}."
         text = f"The answer is {last.split()[-1].strip('.')}." if "The answer is" in first else text
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
         body = {"id": "1", "object": "chat.completion", "created": 0, "model": asked["model"], "choices": [choice]}
