@@ -105,7 +105,7 @@ def test_a_search_of_your_own_proposes_prompts_from_what_was_tried(endpoint: End
 
         def propose(self, history: Any) -> str | None:
             assert history[0].prompt.texts == {"system": scene.FAIR}
-            assert {"task", "answer", "reward", "feedback", "place"} == set(history[-1].attempts[0])
+            assert {"task", "answer", "reward", "feedback", "place", "tools"} == set(history[-1].attempts[0])
             return self.left[len(history) - 1] if len(history) <= len(self.left) else None
 
     result = hf.improve(scene.agent, scene.questions(60), **short(endpoint, at, algorithm=Search()))
