@@ -68,7 +68,9 @@ class Notifications:
         """As `wait`, on an event loop: True once the topic moved on, False when it is time to look all the same."""
         pending = self.after(topic, seen)
         try:
-            await asyncio.wait_for(_settled(pending), LOOK_S if within_s is None else within_s)
+            # `wait_for` of CPython 3.11 swallows a cancellation that comes with the news: a run would never stop.
+            async with asyncio.timeout(LOOK_S if within_s is None else within_s):
+                await pending
         except TimeoutError:
             return False
         finally:
@@ -121,7 +123,3 @@ class Notifications:
                     still.append(entry)
             self._waiting = still
         settle(ready)
-
-
-async def _settled(pending: WriteFuture[None]) -> None:
-    await pending
