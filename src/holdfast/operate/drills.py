@@ -196,15 +196,15 @@ class Scratch:
         if not one.has_ended(patience_s):
             raise DrillFailed(one.line, why=f"did not end within {patience_s:g} s")
         code = one.code or 0
-        last = one.err.splitlines()[-1:] or [""]
-        self._write(f"exit {code}{': ' + last[0][:200] if code and last[0] else ''}")
+        last = " ".join(one.err[max(0, one.err.rfind("holdfast: ")) :].split())  # a message goes over several lines
+        self._write(f"exit {code}{': ' + last[:200] if code and last else ''}")
         return code
 
     def call(self, *words: str, patience_s: float = PATIENCE_S) -> Running:
         """Runs a command to its end; DrillFailed where it fails."""
         one = self.begin(*words)
         if self.end(one, patience_s):
-            raise DrillFailed(one.line, why=f"exit {one.code}: {(one.err or one.out)[-300:]}")
+            raise DrillFailed(one.line, why=f"exit {one.code}: {' '.join((one.err or one.out).split())[-300:]}")
         return one
 
     def kill(self, one: Running, **facts: Any) -> TimedEvent:

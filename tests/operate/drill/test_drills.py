@@ -67,7 +67,7 @@ def test_commands_exits_and_marks_are_written_down_in_order(tmp_path: Path, monk
     with Scratch(tmp_path, clock=time.time, say=said.append) as scratch:
         scratch.mark("ready", pid=3)
         with pytest.raises(DrillFailed, match="exit 2: .*there is none"):
-            scratch.call("runs", "--store", str(scratch.store))
+            scratch.call("run", "list", "--store", str(scratch.store))
         waits = scratch.begin("release", "serve", "--store", str(tmp_path / "none.sqlite"))
         with pytest.raises(DrillFailed, match="pigs fly: did not come"):
             scratch.wait("pigs fly", lambda: False, patience_s=0.0)
