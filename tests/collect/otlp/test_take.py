@@ -140,6 +140,7 @@ async def test_an_attempt_that_is_over_takes_no_more(
     with pytest.raises(NotFound):
         await taker.take([span(1)], replace(whose, number=2))
     clock.advance(101.0)
+    await file_store.queue.sweep(now=clock.now, chance=0.5)  # its lease ran out, and it was written off
     with pytest.raises(StaleLease):
         await taker.take([span(1)], whose)
     assert file_store.traces.spans(attempt.token) == []
