@@ -19,6 +19,7 @@ from holdfast.store.store import open_store
 from holdfast.store.traces import Rewarded
 from holdfast.workloads.tooluse.score import score
 from tests.cli.conftest import At, Cli
+from tests.endpoint import serving
 from tests.store.scene import Scene
 
 HOW = ("--name", "tone", "--value", "0.5", "--source", "person:ann")
@@ -179,7 +180,6 @@ WORDS = [f"{'a' * (n % 7 + 1)}{chr(97 + n % 26)}-{'b' * (n // 7)}" for n in rang
 WRONG = sum(len(word) % 2 == 0 for word in WORDS)  # by the bad prompt
 STORE = ("--store", "s.db")
 MEASURED = ("--tasks", "t.jsonl", "--agent", "compare_agent.py:agent", "--seeds", "1", "--json", *STORE)
-NOWHERE = ("--model", "unasked", "--base-url", "http://127.0.0.1:9/v1")
 
 
 @pytest.fixture
@@ -211,7 +211,8 @@ def test_two_prompts_are_measured_and_another_scorer_says_what_their_verdict_wou
     cli: Cli, words: Path
 ) -> None:
     Path("good.txt").write_text("good\n")
-    told = cli("compare", "bad", "@good.txt", *MEASURED, *NOWHERE).done().json
+    with serving() as there:
+        told = cli("compare", "bad", "@good.txt", *MEASURED, "--model", "unasked", "--base-url", there.url).done().json
     assert (told["is_better"], told["metric"]) == (True, "success")
     with open_store(words / "s.db") as store:
         assert store.runs.get(told["run"]).kind == "compare"
