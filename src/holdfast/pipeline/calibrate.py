@@ -192,6 +192,13 @@ POWERS = (
         effect=GAIN,
         faults=FAULTS,
     ),
+    Scenario(
+        name="+10, many faults",
+        about="8 % of all episodes are lost, and again of those that are measured once more",
+        rates=unlike(GAIN),
+        effect=GAIN,
+        faults=4 * FAULTS,
+    ),
 )
 STEPS = len(ATTACKS) + len(POWERS)
 
