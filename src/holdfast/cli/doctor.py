@@ -333,9 +333,7 @@ def soak(
     return _perform("soak", quick, out, minutes, cpu)
 
 
-def _perform(
-    kind: str, quick: bool, out: Path | None, minutes: float = 0.0, cpu_share: float | None = None
-) -> Output:
+def _perform(kind: str, quick: bool, out: Path | None, minutes: float = 0.0, cpu_share: float | None = None) -> Output:
     from holdfast.operate.drills import perform
     from holdfast.operate.playbook import validate
 

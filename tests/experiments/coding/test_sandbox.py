@@ -167,7 +167,9 @@ def test_a_trial_has_its_memory_once_however_it_asks_for_a_second_process(box: S
         assert '"(-1, 1)"' in calls(f"libc.syscall({asked})", box)
     assert '"(-1, 38)"' in calls(f"libc.syscall(435, (ctypes.c_uint64 * 11)(*[0] * 4, {sigchld}), 88)", box)  # clone3
     head = f"from concurrent.futures import ThreadPoolExecutor\ndef take(_): return bytearray({tight})\n"
-    assert "MemoryError" in tells("[len(p.result()) for p in [pool.submit(take, n) for n in range(2)]]", box, head + POOL)
+    assert "MemoryError" in tells(
+        "[len(p.result()) for p in [pool.submit(take, n) for n in range(2)]]", box, head + POOL
+    )
     assert f"{[0, 1, 4]}" in tells("list(pool.map(lambda n: n * n, range(3)))", box, head + POOL)  # threads work
 
 
