@@ -10,6 +10,7 @@ import logging
 import os
 import random
 import re
+import selectors
 import sqlite3
 import threading
 import time
@@ -327,11 +328,12 @@ class Postgres:
             try:
                 if connection is None or connection.closed:
                     connection = self.connect(read_only=True)
-                    connection.execute(f"LISTEN {CHANNEL}")
+                    self._ask(connection, f"LISTEN {CHANNEL}")
                     report(dict.fromkeys(TOPICS, -1))  # what was missed meanwhile
                 elif time.monotonic() - tried_at > LOOK_S:  # a dropped connection is silent, as one without news is
+                    self._ask(connection, "SELECT 1")
                     tried_at = time.monotonic()
-                    connection.execute("SELECT 1")
+                    report(dict.fromkeys(TOPICS, -1))  # also what came with the answer
                 for note in connection.notifies(timeout=max(every_s, 0.2), stop_after=1):
                     origin, _, topics = note.payload.partition(" ")
                     if origin != self.origin:
@@ -344,6 +346,22 @@ class Postgres:
                     break
         if connection is not None:
             connection.close()
+
+    def _ask(self, connection: Any, statement: str) -> None:
+        """As `execute`, which would wait for good where nobody answers: StoreError after LOOK_S."""
+        remote, until = connection.pgconn, time.monotonic() + LOOK_S
+        remote.send_query(statement.encode())
+        with selectors.DefaultSelector() as ready:
+            ready.register(remote.socket, selectors.EVENT_READ)
+            while True:
+                while remote.is_busy():
+                    if not ready.select(max(0.0, until - time.monotonic())):
+                        raise StoreError(f"store {self.url}", why=f"no answer within {LOOK_S:g} s")
+                    remote.consume_input()
+                if (result := remote.get_result()) is None:
+                    return
+                if message := result.error_message:
+                    raise StoreError(f"store {self.url}", why=message.decode(errors="replace"))
 
     def translate(self, error: Exception) -> Exception:
         if not isinstance(error, self.driver.Error):
