@@ -36,9 +36,9 @@ class SandboxLimits:
 
     wall_s: float = 10.0
     cpu_s: float = 1.0
-    memory_bytes: int = 512 << 20  # of address space, each process
+    memory_bytes: int = 512 << 20  # of address space; it is one process, and can start no other
     tree_bytes: int = 4 << 20  # the work tree, which is in memory
-    processes: int = 16
+    threads: int = 16
     answer_bytes: int = 1 << 20
 
     def __post_init__(self) -> None:

@@ -213,7 +213,7 @@ def _limit(limits: Mapping[str, float]) -> None:
         (resource.RLIMIT_CPU, cpu),
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_FSIZE, int(limits["tree_bytes"])),
-        (resource.RLIMIT_NPROC, int(limits["processes"])),
+        (resource.RLIMIT_NPROC, int(limits["threads"])),
         (resource.RLIMIT_NOFILE, 64),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 0),

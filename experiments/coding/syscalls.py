@@ -1,7 +1,8 @@
 """What foreign code may not ask of the kernel, though namespaces, limits and lost rights would let it.
 
 A filter (seccomp) that answers "not permitted": to changing the limits or the priority of others, above all of the
-supervisor, which may be of the same user; to memory that no limit counts; to keys, which outlive a request; to sockets
+supervisor, which may be of the same user; to memory that no limit counts; to a second process, which would have the
+limit of memory once more (threads share it); to keys, which outlive a request; to sockets
 other than local ones, since not every kind knows of network namespaces. A thread that has it cannot lose it, nor can
 what it starts. Only the standard library is used here.
 """
@@ -14,11 +15,13 @@ import os
 import struct
 
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, FILTER = 38, 22, 2
-LOAD, JUMP_EQUAL, JUMP_AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06  # of classic BPF
-ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x80000000
+LOAD, JUMP_EQUAL, JUMP_AT_LEAST, JUMP_SET, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # of classic BPF
+ALLOW, ERROR, KILL = 0x7FFF0000, 0x00050000, 0x80000000
+REFUSE, UNKNOWN = ERROR | errno.EPERM, ERROR | errno.ENOSYS
 NUMBER, ARCHITECTURE, FIRST = 0, 4, 16  # places in what the filter is shown: first argument, lower half
 X32 = 0x40000000  # a second set of numbers on x86-64
 UNIX = 1
+THREAD = 0x10000  # CLONE_THREAD
 
 # Those of 64-bit x86 and of 64-bit ARM.
 ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
@@ -49,7 +52,8 @@ REFUSED = {
     "userfaultfd": (323, 282),
     "io_uring_setup": (425, 425),
 }
-PRLIMIT, SOCKET = (302, 261), (41, 198)
+OLD_FORKS = (57, 58)  # fork and vfork, which only x86 has
+PRLIMIT, SOCKET, CLONE, CLONE3 = (302, 261), (41, 198), (56, 220), (435, 435)
 
 
 class Program(ctypes.Structure):
@@ -66,11 +70,17 @@ def program(machine: str) -> bytes:
     steps = [(LOAD, 0, 0, ARCHITECTURE), (JUMP_EQUAL, 1, 0, token), (RETURN, 0, 0, KILL), (LOAD, 0, 0, NUMBER)]
     if machine == "x86_64":
         steps += [(JUMP_AT_LEAST, 0, 1, X32), (RETURN, 0, 0, REFUSE)]
+        for number in OLD_FORKS:
+            steps += [(JUMP_EQUAL, 0, 1, number), (RETURN, 0, 0, REFUSE)]
     for numbers in REFUSED.values():
         steps += [(JUMP_EQUAL, 0, 1, numbers[column]), (RETURN, 0, 0, REFUSE)]
     for numbers, allowed in ((PRLIMIT, 0), (SOCKET, UNIX)):  # one's own limits, and local sockets
         steps += [(JUMP_EQUAL, 0, 3, numbers[column]), (LOAD, 0, 0, FIRST), (JUMP_EQUAL, 1, 0, allowed)]
         steps += [(RETURN, 0, 0, REFUSE), (LOAD, 0, 0, NUMBER)]
+    steps += [(JUMP_EQUAL, 0, 3, CLONE[column]), (LOAD, 0, 0, FIRST), (JUMP_SET, 1, 0, THREAD)]
+    steps += [(RETURN, 0, 0, REFUSE), (LOAD, 0, 0, NUMBER)]
+    # What it is asked for lies in memory, where no filter sees it: the C library then asks by `clone`.
+    steps += [(JUMP_EQUAL, 0, 1, CLONE3[column]), (RETURN, 0, 0, UNKNOWN)]
     steps.append((RETURN, 0, 0, ALLOW))
     return b"".join(struct.pack("HBBI", *step) for step in steps)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable
+from signal import SIGCONT, SIGSTOP
 from typing import Any
 
 import psycopg
@@ -15,7 +17,7 @@ from holdfast.contracts.commands import Alert, Severity
 from holdfast.contracts.release import Experiment, ServedRequest
 from holdfast.contracts.rollout import AttemptState, Claim
 from holdfast.contracts.run import DesiredState
-from holdfast.store import notifications
+from holdfast.store import db, notifications
 from holdfast.store.notifications import (
     ALERTS,
     FINISHED,
@@ -207,6 +209,27 @@ def test_a_watcher_whose_connection_was_cut_listens_again(databases: Databases, 
         seen = store.changes.seen(QUEUE)
         Scene(other, clock, run).enqueue("t")
         assert store.changes.wait(QUEUE, seen, LONG_S)
+
+
+def test_a_watcher_whose_connection_fell_silent_listens_anew(
+    databases: Databases, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing ends such a connection: the other side takes what is sent, and never answers."""
+    url = databases.fresh()
+    monkeypatch.setattr(db, "LOOK_S", 0.3)
+    with open_store(url) as store, open_store(url) as other:
+        run = begin(other, clock)
+        settle_down(store)
+        with psycopg.connect(url) as connection:
+            found = connection.execute("SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN%'").fetchone()
+        assert found is not None
+        os.kill(found[0], SIGSTOP)
+        try:
+            seen = store.changes.seen(QUEUE)
+            Scene(other, clock, run).enqueue("t")
+            assert store.changes.wait(QUEUE, seen, LONG_S / 2)
+        finally:
+            os.kill(found[0], SIGCONT)
 
 
 class FailingOnce:

@@ -323,13 +323,17 @@ for _kind, _help in KINDS.items():
 @drill_app.command("soak", help=f"{SOAK}\n\n{EXITS}")
 def soak(
     minutes: Annotated[float, Option(metavar="N", min=0.5, help="How long; an hour or more tells of memory.")] = 120.0,
+    cpu: Annotated[
+        float | None,
+        Option(metavar="SHARE", min=0.05, max=64.0, help="Rest between runs: at most this share of a core on average."),
+    ] = None,
     quick: Quick = False,
     out: Out = None,
 ) -> Output:
-    return _perform("soak", quick, out, minutes)
+    return _perform("soak", quick, out, minutes, cpu)
 
 
-def _perform(kind: str, quick: bool, out: Path | None, minutes: float = 0.0) -> Output:
+def _perform(kind: str, quick: bool, out: Path | None, minutes: float = 0.0, cpu_share: float | None = None) -> Output:
     from holdfast.operate.drills import perform
     from holdfast.operate.playbook import validate
 
@@ -344,6 +348,7 @@ def _perform(kind: str, quick: bool, out: Path | None, minutes: float = 0.0) -> 
             say=lambda text: advance(now=text),
             practice=_practice(),
             minutes=minutes,
+            cpu_share=cpu_share,
         )
         took_s = time.monotonic() - began
         told, problems = validate(artifact)

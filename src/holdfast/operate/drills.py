@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import random
 import re
@@ -163,10 +164,12 @@ class Scratch:
         say: Callable[[str], None],
         practice: Mapping[str, Any] | None = None,
         minutes: float = 120.0,
+        cpu_share: float | None = None,
     ) -> None:
         self.folder, self.store, self.say = folder, folder / STORE, say
         self.practice = practice  # the agent, the model and the tasks of a run that learns
         self.minutes = minutes  # of a soak
+        self.cpu_share = cpu_share  # of one core, that a soak may use on average
         self.marks: list[TimedEvent] = []
         self._clock, self._running = clock, list[Running]()
         (folder / "output").mkdir()
@@ -279,13 +282,14 @@ def perform(
     limits: Mapping[str, float] = LIMITS,
     practice: Mapping[str, Any] | None = None,
     minutes: float = 120.0,
+    cpu_share: float | None = None,
 ) -> Path:
     """Go through with a drill in an empty folder; where its artifact lies. Broken: that was not possible.
 
     `practice` are the agent, the model and the tasks of a run that learns, for drills that kill one in each phase.
     """
     began = clock()
-    with Scratch(folder, clock=clock, say=say, practice=practice, minutes=minutes) as scratch:
+    with Scratch(folder, clock=clock, say=say, practice=practice, minutes=minutes, cpu_share=cpu_share) as scratch:
         told = DRILLS[kind](scratch, quick)
     return write_up(kind, folder, told, scratch.marks, limits, began=began)
 
@@ -505,6 +509,7 @@ class SoakDrill:
     def __init__(self, scratch: Scratch, rng: random.Random) -> None:
         self._scratch, self._rng = scratch, rng
         self._looked_at = -LOOK_S
+        self._began, self._began_cpu_s = time.monotonic(), _cpu_s()
         _two_versions(scratch, SERVED)
         self._room = scratch.begin("serve", "--port", "0", "--store", str(scratch.store))
         scratch.wait("the room is up", lambda: self._room.has_ended() or ROOM.search(self._room.out) is not None)
@@ -521,8 +526,19 @@ class SoakDrill:
             if practice is not None and number % 10 == 2:
                 _phases(self._scratch, practice)
             run = self._one_run(number)
+            self._rest(end)
         self._look(at_once=True)
         return run
+
+    def _rest(self, end: float) -> None:
+        """Until the commands that have ended used no more than their share of a core since the soak began."""
+        share = self._scratch.cpu_share or math.inf
+        began = time.monotonic()
+        while _cpu_s() - self._began_cpu_s > share * (time.monotonic() - self._began) and time.monotonic() < end:
+            time.sleep(1.0)
+            self._look()
+        used_s = round(_cpu_s() - self._began_cpu_s, 1)
+        self._scratch.mark("rested", seconds=round(time.monotonic() - began, 1), cpu_s=used_s)
 
     def _one_run(self, number: int) -> str:
         scratch, load = self._scratch, Load(tasks=480, seconds=0.25)
@@ -572,6 +588,11 @@ class SoakDrill:
             answer.read()
         pages = int(Path(f"/proc/{self._room.pid}/statm").read_text().split()[1])
         self._scratch.mark("memory", room_mb=round(pages * resource.getpagesize() / 2**20, 1))
+
+
+def _cpu_s() -> float:
+    """Of this process and of what it started and has seen ending."""
+    return sum(os.times()[:4])
 
 
 def soak(scratch: Scratch, quick: bool) -> Story:
@@ -630,7 +651,8 @@ def _counts(scratch: Scratch, run: str) -> Mapping[RolloutState, int]:
 
 
 def _until(scratch: Scratch, run: str, done: int) -> None:
-    scratch.wait(f"{done} rollouts done", lambda: _counts(scratch, run)[RolloutState.SUCCEEDED] >= done)
+    with scratch.opened() as store:  # once: opening is most of what a look costs
+        scratch.wait(f"{done} rollouts done", lambda: store.views.counts(run)[RolloutState.SUCCEEDED] >= done)
 
 
 def _manifest(scratch: Scratch, run: str, driver: Running) -> None:

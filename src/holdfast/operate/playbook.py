@@ -351,7 +351,10 @@ def _soak(facts: Facts, measured: dict[str, float]) -> Iterator[DrillCheck]:
     looks = [(one.at, float(one.facts["room_mb"])) for one in facts.marks if one.name == "memory"]
     warm = [mb for _, mb in looks[int(WARM * len(looks)) :]]
     grown = max(warm[len(warm) // 2 :]) - max(warm[: len(warm) // 2 + 1]) if len(warm) > 1 else 0.0
-    measured |= {"grown_mb": grown, "minutes": (facts.marks[-1].at - facts.marks[0].at) / 60}
+    minutes = (facts.marks[-1].at - facts.marks[0].at) / 60
+    measured |= {"grown_mb": grown, "minutes": minutes}
+    used = [float(one.facts["cpu_s"]) for one in facts.marks if one.name == "rested"]
+    measured |= {"cpu_share": used[-1] / (60 * minutes)} if used else {}
     limit = facts.limits.get("grown_mb", LIMITS["grown_mb"])
     yield _check("the room did not grow", grown <= limit, f"{grown:+.1f} MB in its second half, at most {limit:g}")
 

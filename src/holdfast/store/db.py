@@ -10,12 +10,14 @@ import logging
 import os
 import random
 import re
+import selectors
 import sqlite3
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from tempfile import mkstemp
 from typing import Any, TypeVar
 
 from sqlalchemy import Executable, bindparam, select, update
@@ -111,7 +113,10 @@ class SQLite:
         if code == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR:
             remedy = "free some disk space and call again: nothing of this write was kept"
             return StoreFull(where, why=text, remedy=remedy)
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        if code == sqlite3.SQLITE_NOTADB:
+            remedy = "give another path, or restore a copy"
+            return StoreCorrupt(where, why="is not an SQLite database", remedy=remedy)
+        if code == sqlite3.SQLITE_CORRUPT:
             return StoreCorrupt(where, why=text, remedy="run 'holdfast store check', or restore the file from a copy")
         if code == sqlite3.SQLITE_BUSY:
             why, holder = f"locked by another process for {PATIENCE_S:.0f} s", lock_holder(self.path)
@@ -236,14 +241,6 @@ def refuse_lost_commits(engine: SQLite) -> None:
         raise StoreCorrupt(f"store {engine.path}", why=why, remedy=remedy)
 
 
-def is_store_file(path: Path) -> bool:
-    """Whether the file begins as an SQLite database does (an empty or missing file may still become one)."""
-    if not path.exists() or path.stat().st_size == 0:
-        return True
-    with path.open("rb") as file:
-        return file.read(16) == b"SQLite format 3\x00"
-
-
 CHANNEL = "holdfast"
 PASSING = frozenset({"40001", "40P01", "55P03", "57014"})  # serialization, deadlock, no lock in time, no answer in time
 LOST = ("08", "57P", "25P03")  # connection exceptions, a server that is being stopped, a transaction left idle
@@ -327,11 +324,12 @@ class Postgres:
             try:
                 if connection is None or connection.closed:
                     connection = self.connect(read_only=True)
-                    connection.execute(f"LISTEN {CHANNEL}")
+                    self._ask(connection, f"LISTEN {CHANNEL}")
                     report(dict.fromkeys(TOPICS, -1))  # what was missed meanwhile
                 elif time.monotonic() - tried_at > LOOK_S:  # a dropped connection is silent, as one without news is
+                    self._ask(connection, "SELECT 1")
                     tried_at = time.monotonic()
-                    connection.execute("SELECT 1")
+                    report(dict.fromkeys(TOPICS, -1))  # also what came with the answer
                 for note in connection.notifies(timeout=max(every_s, 0.2), stop_after=1):
                     origin, _, topics = note.payload.partition(" ")
                     if origin != self.origin:
@@ -344,6 +342,22 @@ class Postgres:
                     break
         if connection is not None:
             connection.close()
+
+    def _ask(self, connection: Any, statement: str) -> None:
+        """As `execute`, which would wait for good where nobody answers: StoreError after LOOK_S."""
+        remote, until = connection.pgconn, time.monotonic() + LOOK_S
+        remote.send_query(statement.encode())
+        with selectors.DefaultSelector() as ready:
+            ready.register(remote.socket, selectors.EVENT_READ)
+            while True:
+                while remote.is_busy():
+                    if not ready.select(max(0.0, until - time.monotonic())):
+                        raise StoreError(f"store {self.url}", why=f"no answer within {LOOK_S:g} s")
+                    remote.consume_input()
+                if (result := remote.get_result()) is None:
+                    return
+                if message := result.error_message:
+                    raise StoreError(f"store {self.url}", why=message.decode(errors="replace"))
 
     def translate(self, error: Exception) -> Exception:
         if not isinstance(error, self.driver.Error):
@@ -599,18 +613,14 @@ def revision(engine: Engine) -> str | None:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether the file holds a database; what can never be a store is refused."""
+    """Whether the file holds anything; a folder is refused."""
     try:
         if path.is_dir():
             raise BadInput(f"store {path}", why="is a folder", remedy="give the path of a file")
-        if not path.exists() or path.stat().st_size == 0:
-            return False
-        if is_store_file(path):
-            return True
+        return path.exists() and path.stat().st_size > 0  # never opened: see make_private
     except OSError as error:
         remedy = "choose a place you may read and write"
         raise StoreError(f"store {path}", why=error.strerror or str(error), remedy=remedy) from error
-    raise StoreCorrupt(f"store {path}", why="is not an SQLite database", remedy="give another path, or restore a copy")
 
 
 def _revision_of(connection: Any, engine: Engine) -> str | None:
@@ -672,15 +682,21 @@ def migrations() -> Any:
 
 
 def make_private(path: Path) -> None:
-    """Makes the file for its owner alone; of one that is there, all others lose what everybody had."""
+    """Makes the file for its owner alone; of one that is there, all others lose what everybody had.
+
+    The file itself is never opened here: to close it would let go of all locks that this process has on it, and the
+    next process that closes the store would take itself for the last one and delete the log under our feet."""
     with suppress(OSError):  # whoever may not write is told so by SQLite, in its own words
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            mode = os.fstat(descriptor).st_mode
-            if mode & 0o007:
-                os.fchmod(descriptor, mode & 0o770)
-        finally:
+        if not path.exists():
+            descriptor, empty = mkstemp(dir=path.parent, prefix=f"{path.name}-")  # for its owner alone
             os.close(descriptor)
+            try:
+                os.link(empty, path)  # fails if somebody else was quicker
+            finally:
+                os.unlink(empty)
+        mode = path.stat().st_mode
+        if mode & 0o007:
+            path.chmod(mode & 0o770)
 
 
 def with_parent(path: Path) -> Path:

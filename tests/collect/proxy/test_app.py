@@ -11,21 +11,23 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from http.client import HTTPConnection, IncompleteRead
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import jsonschema
 import openai
 import pytest
 
-from holdfast.collect import endpoint
+from holdfast.collect import endpoint, lookups
 from holdfast.collect.chat_format import spell_byte
 from holdfast.collect.otlp.take import SpanReceiver, routes
-from holdfast.collect.proxy import budgets, span_recorder
+from holdfast.collect.proxy import budgets
 from holdfast.collect.proxy.anthropic import Messages
 from holdfast.collect.proxy.app import REQUESTS, ProxyLimits, app
 from holdfast.collect.proxy.attribution import AttributionLog, BadHeader, Identity, base_url, from_headers, from_path
@@ -34,7 +36,7 @@ from holdfast.collect.proxy.dialect import Chat, ModelRequest
 from holdfast.collect.proxy.responses import Responses
 from holdfast.collect.proxy.span_recorder import FIRST, CallRecord, SpanRecorder, TokenPrice
 from holdfast.collect.proxy.upstream import Upstream
-from holdfast.contracts.errors import BadInput, NotFound, StaleLease, StoreBusy
+from holdfast.contracts.errors import BadInput, NotFound, StaleLease
 from holdfast.contracts.rollout import Attempt, AttemptState
 from holdfast.contracts.run import DesiredState
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
@@ -652,26 +654,42 @@ async def test_calls_are_numbered_in_their_order_and_apart_from_the_workers_own(
     assert [span.started_at for span in spans[1:]] == sorted(span.started_at for span in spans[1:])
 
 
-async def test_a_look_into_the_store_that_hangs_costs_one_request_alone(
-    file_store: Store, monkeypatch: pytest.MonkeyPatch
+SPAN = {"traceId": "a" * 32, "spanId": "b" * 16, "name": "s", "startTimeUnixNano": "1", "endTimeUnixNano": "2"}
+OTLP = {"resourceSpans": [{"scopeSpans": [{"spans": [SPAN]}]}]}
+LOOKS = [  # what hangs, and who is asked
+    ("views.attempt", "v1/chat/completions"),
+    ("runs.get", "v1/chat/completions"),
+    ("views.rollout", "v1/chat/completions"),
+    ("budgets.get", "v1/chat/completions"),
+    ("views.attempt", "v1/traces"),
+    ("traces.spans", "v1/traces"),
+]
+
+
+@pytest.mark.parametrize(("hanging", "path"), LOOKS)
+def test_a_look_into_the_store_that_hangs_costs_one_request_alone(
+    hanging: str, path: str, file_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attempt, keeper, let_go = running(file_store), SpanRecorder(file_store, clock=time.time), threading.Event()
-    look = file_store.views.attempt
+    attempt, entered, let_go = running(file_store, thinking_budgets=True), threading.Event(), threading.Event()
+    room, name = hanging.split(".")
 
-    def hang(rollout: str, number: int) -> Attempt:
-        assert number != 1 or let_go.wait(PATIENCE_S)
-        return look(rollout, number)
+    def hang(*_: object) -> None:
+        entered.set()
+        assert let_go.wait(PATIENCE_S)
 
-    monkeypatch.setattr(file_store.views, "attempt", hang)
-    monkeypatch.setattr(span_recorder, "LOOKUP_S", 0.5)
-    hung = asyncio.create_task(keeper.running(attempt.rollout, 1))
-    await asyncio.sleep(0.05)
-    with pytest.raises(NotFound):  # the loop is free, and others are answered
-        await keeper.running(attempt.rollout, 2)
-    assert not hung.done()
-    with pytest.raises(StoreBusy, match="did not answer within"):
-        await hung
-    let_go.set()
+    monkeypatch.setattr(lookups, "LOOKUP_S", 0.3)
+    with road(file_store, attempt=attempt, routes=routes(SpanReceiver(file_store, clock=time.time))) as here:
+        monkeypatch.setattr(getattr(file_store, room), name, hang)
+        body = json.dumps(OTLP).encode() if path == "v1/traces" else None
+        with ThreadPoolExecutor(1) as asking:
+            hung = asking.submit(here.post, f"/rollout/{attempt.rollout}/attempt/1/{path}", body)
+            assert entered.wait(PATIENCE_S)
+            began = time.monotonic()
+            with urlopen(f"{here.url}/training/proxy/health", timeout=PATIENCE_S) as health:  # others are answered
+                assert health.status == 200 and time.monotonic() - began < PATIENCE_S / 4
+            status, _, said = hung.result()
+        let_go.set()
+    assert status == 503 and b"did not answer within" in said
 
 
 async def test_an_attempt_that_does_not_run_is_refused_at_every_step(file_store: Store) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -120,9 +119,9 @@ async def test_a_change_that_could_not_be_written_has_not_happened(file_store: S
         ProxyBudgets(file_store, clock=time.time),
         Chat().read_request(asking()),
     )
-    first, _ = budgets.grant(attempt, asked, Chat(), "auto", [OURS])
+    first, _ = await budgets.grant(attempt, asked, Chat(), "auto", [OURS])
     call = ModelCall(model="m", messages=(), response={}, thinking_tokens=100, finish_reason="stop")
-    second, _ = budgets.grant(attempt, asked, Chat(), "auto", [OURS])
+    second, _ = await budgets.grant(attempt, asked, Chat(), "auto", [OURS])
     second.settle(replace(call, thinking_tokens=10**25))  # no column holds it
     with pytest.raises(Exception, match="."):
         await second.written()
@@ -130,7 +129,7 @@ async def test_a_change_that_could_not_be_written_has_not_happened(file_store: S
     first.settle(call)
     await first.written()
     for used in (10**25, 100):
-        again, _ = budgets.grant(attempt, asked, Chat(), "auto", [OURS])
+        again, _ = await budgets.grant(attempt, asked, Chat(), "auto", [OURS])
         again.settle(replace(call, thinking_tokens=used))
         if used == 10**25:
             running(file_store)  # nobody waits for it, since its call broke off; this comes after it
@@ -184,38 +183,39 @@ async def test_a_proxy_that_was_started_again_goes_on_where_it_was(file_store: S
     asked = Chat().read_request(asking())
     call = ModelCall(model="m", messages=(), response={}, thinking_tokens=700, sampling={"thinking_mode": "hint"})
     first = ProxyBudgets(file_store, clock=time.time)
-    grant, _ = first.grant(attempt, asked, Chat(), "auto", [OURS])
-    second, rewritten = first.grant(attempt, asked, Chat(), "auto", [OURS])  # at the same time: nothing is free
+    grant, _ = await first.grant(attempt, asked, Chat(), "auto", [OURS])
+    second, rewritten = await first.grant(attempt, asked, Chat(), "auto", [OURS])  # at the same time: nothing is free
     assert (grant.tokens, second.tokens, rewritten.sampling["thinking"]) == (2000, 0, 0)
     assert second.settle(None) == {} and grant.settle(call)["left"] == 1300
     assert grant.settle(call) == {}  # once is enough
     await grant.written()
     again = ProxyBudgets(file_store, clock=time.time)
-    grant, _ = again.grant(attempt, asked, Chat(), "auto", [OURS])
+    grant, _ = await again.grant(attempt, asked, Chat(), "auto", [OURS])
     assert grant.tokens == 1300
     grant.settle(replace(call, thinking_tokens=100))
     await grant.written()
-    third, _ = first.grant(attempt, asked, Chat(), "auto", [OURS])  # and sees what the other has used
+    third, _ = await first.grant(attempt, asked, Chat(), "auto", [OURS])  # and sees what the other has used
     assert third.tokens == 1200
     use = file_store.budgets.get(attempt.token)
     assert use is not None and (use.budget.tier, use.budget.spent) == (Tier.STANDARD, 800)
 
 
-def test_which_runs_want_what(file_store: Store) -> None:
+async def test_which_runs_want_what(file_store: Store) -> None:
     budgets = ProxyBudgets(file_store, clock=time.time)
-    assert budgets.thinking_mode(running(file_store, thinking_budgets=True)) == "auto"
-    assert budgets.thinking_mode(running(file_store, thinking_budgets=True, thinking_mode="hint")) == "hint"
-    assert budgets.thinking_mode(running(file_store)) is None
+    assert await budgets.thinking_mode(running(file_store, thinking_budgets=True)) == "auto"
+    assert await budgets.thinking_mode(running(file_store, thinking_budgets=True, thinking_mode="hint")) == "hint"
+    assert await budgets.thinking_mode(running(file_store)) is None
 
 
-def test_a_flag_reaches_the_calls_that_go_through_the_proxy(file_store: Store) -> None:
+async def test_a_flag_reaches_the_calls_that_go_through_the_proxy(file_store: Store) -> None:
     budgets = ProxyBudgets(file_store, clock=time.time)
-    assert budgets.thinking_mode(running(file_store, thinking_budgets=True, without=["budgets"])) is None
+    assert await budgets.thinking_mode(running(file_store, thinking_budgets=True, without=["budgets"])) is None
     fixed = running(file_store, thinking_budgets=True, without=["adaptive"])
-    assert budgets.thinking_mode(fixed) == "auto"
+    assert await budgets.thinking_mode(fixed) == "auto"
     asked = Chat().read_request(asking())
-    assert budgets.grant(fixed, asked, Chat(), "auto", [OURS])[0].tokens == 2000  # for an easy task, as for all
-    assert budgets.grant(running(file_store, thinking_budgets=True), asked, Chat(), "auto", [OURS])[0].tokens == 500
+    assert (await budgets.grant(fixed, asked, Chat(), "auto", [OURS]))[0].tokens == 2000  # for an easy task, as for all
+    usual = running(file_store, thinking_budgets=True)
+    assert (await budgets.grant(usual, asked, Chat(), "auto", [OURS]))[0].tokens == 500
 
 
 @pytest.mark.parametrize(
@@ -277,10 +277,10 @@ def test_a_thinking_field_of_another_kind_is_left_to_its_owner() -> None:
     assert found["thinking"] == {"type": "auto"} and mode is Mode.HINT
 
 
-def test_what_cannot_be_granted_leaves_nothing_granted(file_store: Store) -> None:
+async def test_what_cannot_be_granted_leaves_nothing_granted(file_store: Store) -> None:
     attempt, budgets = running(file_store, thinking_budgets=True), ProxyBudgets(file_store, clock=time.time)
     with pytest.raises(BadInput):
-        budgets.grant(attempt, Chat().read_request(asking(thinking=-1)), Chat(), "auto", [OURS])
-    grant, _ = budgets.grant(attempt, Chat().read_request(asking()), Chat(), "auto", [OURS])
+        await budgets.grant(attempt, Chat().read_request(asking(thinking=-1)), Chat(), "auto", [OURS])
+    grant, _ = await budgets.grant(attempt, Chat().read_request(asking()), Chat(), "auto", [OURS])
     assert grant.tokens == 500
-    asyncio.run(grant.written())
+    await grant.written()

@@ -12,6 +12,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -22,6 +23,7 @@ from starlette.responses import Response
 from holdfast.collect import endpoint, openapi
 from holdfast.collect.agent import TurnTerms
 from holdfast.collect.http_limits import WAIT_S
+from holdfast.collect.lookups import StoreLookups
 from holdfast.collect.openapi import ApiOperation, ApiRoute, Gives, obj
 from holdfast.collect.otlp import wire
 from holdfast.collect.otlp.conventions import CONTENT_ATTRIBUTES, DETAILS, ROLES, model_call, tool_call
@@ -88,6 +90,7 @@ class SpanReceiver:
         say, as in a file that whoever owns the store imports."""
         self._store, self._clock, self._scrub, self._turns = store, clock, scrub, turns
         self._lease_s, self._quiet_s, self._keeps_sources = lease_s, quiet_s, keeps_sources
+        self._lookups = StoreLookups()
         self._run: str | None = None
         self._known: OrderedDict[str, KnownAttempt] = OrderedDict()  # by rollout and number, or by trace
         self._turn = asyncio.Lock()
@@ -139,19 +142,25 @@ class SpanReceiver:
             if named is None:
                 known = await self._begin(key)
             else:
-                known = KnownAttempt(self._store.views.attempt(named.rollout, named.number))
-                self._remember(known)
+                what = f"attempt {named.number} at {named.rollout}"
+                known = await self._lookups.ask(what, partial(self._recalled, named))
             self._known[key] = known
         self._known.move_to_end(key)
         while len(self._known) > MOST:
             await self._end(self._known.popitem(last=False)[1])
         return known
 
-    def _remember(self, known: KnownAttempt) -> None:
+    def _recalled(self, named: Identity) -> KnownAttempt:
+        """An attempt of a worker's, with the spans that have come before."""
+        known = KnownAttempt(self._store.views.attempt(named.rollout, named.number))
         for span in self._store.traces.spans(known.attempt.token):
             if FIRST <= span.seq <= LAST:
                 known.last = max(known.last, span.seq)
                 known.numbers[span.trace_id or "", span.span_id or ""] = span.seq
+        return known
+
+    async def _spans(self, attempt: Attempt) -> list[Span]:
+        return await self._lookups.ask(f"attempt {attempt.id}", partial(self._store.traces.spans, attempt.token))
 
     async def _begin(self, trace_id: str) -> KnownAttempt:
         """Begins a rollout with one attempt for a trace."""
@@ -189,7 +198,7 @@ class SpanReceiver:
             except (BadRecord, ValueError, TypeError, RecursionError) as error:
                 taken.refuse(1, f"span {one.name!r} ({one.span_id}): {error}")
         if not known.is_ours and any(span.model is not None for span in made):
-            kept = [span for span in self._store.traces.spans(known.attempt.token) if not FIRST <= span.seq <= LAST]
+            kept = [span for span in await self._spans(known.attempt) if not FIRST <= span.seq <= LAST]
             made = [told_once(span, kept) for span in made]
         now = self._clock()
         if known.is_ours and new:
@@ -213,7 +222,7 @@ class SpanReceiver:
         now, attempt = self._clock(), known.attempt
         try:
             if self._turns is not None and not known.is_scored:
-                spans = self._store.traces.spans(attempt.token)
+                spans = await self._spans(attempt)
                 known.signals = list(self._turns(None, None, spans, known.signals))
             if known.signals and not known.is_scored:
                 await self._store.traces.score(attempt, known.signals, now=now)

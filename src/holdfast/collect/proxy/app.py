@@ -27,7 +27,16 @@ from holdfast.collect.proxy.budgets import PATH, Grant, ModelInfo, ProxyBudgets,
 from holdfast.collect.proxy.dialect import FORWARDED, Assembler, Chat, Dialect, ModelRequest, Splitter, read_object
 from holdfast.collect.proxy.span_recorder import CallRecord, Scrub, SpanRecorder, TokenPrice
 from holdfast.collect.proxy.upstream import BrokenOff, Busy, Unreachable, Upstream, UpstreamAnswer, Upstreams, read
-from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, HoldfastError, NotFound, StaleLease
+from holdfast.contracts.errors import (
+    BadInput,
+    BadRecord,
+    Conflict,
+    Fault,
+    HoldfastError,
+    NotFound,
+    StaleLease,
+    StoreBusy,
+)
 from holdfast.contracts.rollout import Attempt
 from holdfast.contracts.trace import TAG, ModelCall
 from holdfast.store.store import Store
@@ -41,7 +50,7 @@ PROXY_STATUS_TEXTS = {
     409: "the attempt does not run, or its lease has run out",
     429: "the upstream is held, or full, or too many tokens were wrong; come back after Retry-After",
     502: "the upstream gave no answer, or broke off",
-    503: "a model of this process failed; ask again",
+    503: "a model of this process failed, or the store did not answer in time; ask again",
 }
 OWN: Gives = {"default": ("what the upstream says, as it says it", {JSON: {}})}
 REQUESTS: Mapping[str, Schema] = {  # by the path of a dialect
@@ -140,6 +149,7 @@ REFUSALS: tuple[tuple[type[Exception], int, str, str], ...] = (
     (Conflict, 409, f"{CODE}conflict", "conflict"),
     (BadRecord, 500, f"{CODE}failed", "failed"),  # made by our side, whatever was asked
     (BadInput, 400, f"{CODE}invalid_request", "invalid_request"),
+    (StoreBusy, 503, f"{CODE}store_busy", "store_busy"),
     (Fault, 503, f"{CODE}model_failed", "model_failed"),
 )
 
@@ -363,12 +373,12 @@ class Proxy:
         return str((await self._recorder.scrubbed(said)).messages[0]["content"])
 
     async def _pass_on(self, call: ProxyCall, send: Send) -> None:
-        wanted = self._budgets.thinking_mode(call.attempt)
+        wanted = await self._budgets.thinking_mode(call.attempt)
         if wanted is None:
             await self._recorded(call, send)
             return
         known = await asyncio.gather(*(self._about(call, one) for one in self.upstreams.each))
-        call.grant, call.asked = self._budgets.grant(call.attempt, call.asked, call.dialect, wanted, known)
+        call.grant, call.asked = await self._budgets.grant(call.attempt, call.asked, call.dialect, wanted, known)
         try:
             await self._recorded(call, send)
         finally:
@@ -534,7 +544,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _failed(request: Request, error: Exception) -> Response:
     status, code, _ = _refusal(error)
-    headers = {"retry-after": str(Busy.retry_after_s)} if isinstance(error, Busy) else None
+    headers = {"retry-after": str(Busy.retry_after_s)} if isinstance(error, Busy | StoreBusy) else None
     message = str(error) if isinstance(error, HoldfastError) else f"the proxy failed: {type(error).__name__}"
     return endpoint.json_response(
         {"error": {"code": code, "message": message, "type": code.removeprefix(CODE)}}, status, headers

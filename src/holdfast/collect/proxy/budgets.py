@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -19,15 +20,16 @@ import orjson
 from holdfast.collect.allocation import FROM_OUTCOMES, Allocation, fit
 from holdfast.collect.chat_format import BYTES, spell_byte
 from holdfast.collect.client import listed_models
+from holdfast.collect.lookups import StoreLookups
 from holdfast.collect.proxy.anthropic import Messages
 from holdfast.collect.proxy.dialect import Dialect, ModelRequest
 from holdfast.collect.proxy.responses import Responses
 from holdfast.collect.proxy.upstream import BrokenOff, Unreachable, Upstream, read
 from holdfast.collect.thinking import BudgetTracker, ThinkingControl, capped, hinted, same_for_all, way_for, wish
-from holdfast.contracts.budget import BudgetChange, Mode
+from holdfast.contracts.budget import BudgetChange, Mode, ThinkingBudget
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.flag import WITHOUT, features_without
-from holdfast.contracts.rollout import Attempt
+from holdfast.contracts.rollout import Attempt, Rollout
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies import tokens
 from holdfast.store.store import Store
@@ -169,7 +171,7 @@ class Grant:
             for write in self._writes:
                 await write
         except Exception:
-            self._opened.reload()
+            await self._opened.reload()
             raise
 
 
@@ -177,12 +179,17 @@ class AttemptBudget:
     """An attempt's budget tracker and its pending writes."""
 
     def __init__(
-        self, store: Store, attempt: Attempt, clock: Callable[[], float], allocation: Allocation | None = None
+        self,
+        store: Store,
+        lookups: StoreLookups,
+        attempt: Attempt,
+        rollout: Rollout,
+        clock: Callable[[], float],
+        allocation: Allocation | None = None,
     ) -> None:
-        self._store, self._attempt, self._clock = store, attempt, clock
+        self._store, self._lookups, self._attempt, self._clock = store, lookups, attempt, clock
         self._writes: list[WriteFuture[None]] = []
         self._under_way: list[WriteFuture[None]] = []  # all pending writes, whoever waits for them
-        rollout = store.views.rollout(attempt.rollout)
         self.features = features_without(rollout.metadata.get(WITHOUT, ()))
         chosen = allocation if self.features.adaptive else same_for_all
         self.tracker = BudgetTracker(attempt.id, rollout.input, self._record, clock, allocation=chosen)
@@ -192,21 +199,25 @@ class AttemptBudget:
         taken, self._writes = self._writes, []
         return taken
 
-    def catch_up(self) -> None:
+    async def catch_up(self) -> None:
         """Takes over changes by a worker, another proxy, or this one before a restart."""
         if any(write.settled and write.failure is not None for write in self._under_way):
-            self.reload()
+            await self.reload()
             return
         self._under_way = [write for write in self._under_way if not write.settled]
-        stored, own = self._store.budgets.get(self._attempt.token), self.tracker.budget
-        if stored is not None and (own is None or own.events < stored.budget.events):
-            self.tracker.budget = stored.budget
+        stored, own = await self._stored(), self.tracker.budget
+        if stored is not None and (own is None or own.events < stored.events):
+            self.tracker.budget = stored
 
-    def reload(self) -> None:
+    async def reload(self) -> None:
         """Reads the budget again after a failed write."""
         self._under_way = [write for write in self._under_way if not write.settled]
-        stored = self._store.budgets.get(self._attempt.token)
-        self.tracker.budget = None if stored is None else stored.budget
+        self.tracker.budget = await self._stored()
+
+    async def _stored(self) -> ThinkingBudget | None:
+        look = partial(self._store.budgets.get, self._attempt.token)
+        found = await self._lookups.ask(f"thinking budget of attempt {self._attempt.id}", look)
+        return None if found is None else found.budget
 
     def _record(self, change: BudgetChange) -> None:
         write = self._store.budgets.record(self._attempt, change, now=self._clock())
@@ -216,32 +227,41 @@ class AttemptBudget:
 
 class ProxyBudgets:
     def __init__(self, store: Store, *, clock: Callable[[], float]) -> None:
-        self._store, self._clock = store, clock
+        self._store, self._clock, self._lookups = store, clock, StoreLookups()
         self._runs: dict[str, str | None] = {}  # each run's mode; None: it has no budgets
         self._allocations: dict[str, Allocation] = {}  # of runs that have learnt ones
         self._trackers: OrderedDict[int, AttemptBudget] = OrderedDict()  # by an attempt's token
 
-    def thinking_mode(self, attempt: Attempt) -> str | None:
+    async def thinking_mode(self, attempt: Attempt) -> str | None:
         """The mode of the attempt's run; None if it has no thinking budgets, or a flag keeps its unit from one."""
         run = attempt.rollout.partition("/")[0]
-        if run not in self._runs:
+        if run in self._runs:
+            found = self._runs[run]
+        else:
+            found, allocation = await self._lookups.ask(run, partial(self._settings, run))
             if len(self._runs) >= MOST:
                 self._runs.clear()
                 self._allocations.clear()
-            settings = self._store.runs.get(run).settings
-            mode = str(settings.get("thinking_mode") or "auto")
-            self._runs[run] = mode if settings.get("thinking_budgets") is True else None
-            if settings.get("thinking_allocation") == FROM_OUTCOMES:
-                self._allocations[run] = fit((use.budget, use.has_failed) for use in self._store.budgets.ended())
-        found = self._runs[run]
-        return found if found is not None and self._kept(attempt).features.budgets else None
+            self._runs[run] = found
+            if allocation is not None:
+                self._allocations[run] = allocation
+        return found if found is not None and (await self._kept(attempt)).features.budgets else None
 
-    def grant(
+    def _settings(self, run: str) -> tuple[str | None, Allocation | None]:
+        """The run's mode, None if it has no budgets; and what its budgets have learnt from outcomes, if they do."""
+        settings = self._store.runs.get(run).settings
+        mode = str(settings.get("thinking_mode") or "auto") if settings.get("thinking_budgets") is True else None
+        if settings.get("thinking_allocation") != FROM_OUTCOMES:
+            return mode, None
+        return mode, fit((use.budget, use.has_failed) for use in self._store.budgets.ended())
+
+    async def grant(
         self, attempt: Attempt, asked: ModelRequest, dialect: Dialect, wanted: str, known: Iterable[ModelInfo]
     ) -> tuple[Grant, ModelRequest]:
         """The grant, and the request rewritten with it. `known` is what the upstreams say of the model."""
         given = orjson.loads(asked.body)
-        opened = self._tracker(attempt)
+        opened = await self._kept(attempt)
+        await opened.catch_up()
         tools = asked.sampling.get("tools") or ()
         grant = Grant(opened, tokens := opened.tracker.grant(asked.messages, tools, _own_limit(dialect, given)))
         try:
@@ -255,20 +275,17 @@ class ProxyBudgets:
             raise
         return grant, replace(again, sampling={**asked.sampling, "thinking": tokens, "thinking_mode": mode.value})
 
-    def _tracker(self, attempt: Attempt) -> AttemptBudget:
-        kept = self._kept(attempt)
-        kept.catch_up()
-        return kept
-
-    def _kept(self, attempt: Attempt) -> AttemptBudget:
-        kept = self._trackers.get(attempt.token)
-        if kept is None:
-            allocation = self._allocations.get(attempt.rollout.partition("/")[0])
-            kept = self._trackers[attempt.token] = AttemptBudget(self._store, attempt, self._clock, allocation)
+    async def _kept(self, attempt: Attempt) -> AttemptBudget:
+        if attempt.token not in self._trackers:
+            rollout = await self._lookups.ask(attempt.rollout, partial(self._store.views.rollout, attempt.rollout))
+            if attempt.token not in self._trackers:  # another call of the attempt may have been quicker
+                allocation = self._allocations.get(attempt.rollout.partition("/")[0])
+                made = AttemptBudget(self._store, self._lookups, attempt, rollout, self._clock, allocation)
+                self._trackers[attempt.token] = made
             while len(self._trackers) > MOST:
                 self._trackers.popitem(last=False)
         self._trackers.move_to_end(attempt.token)
-        return kept
+        return self._trackers[attempt.token]
 
 
 def way_of(wanted: str, known: Iterable[ModelInfo]) -> ThinkingControl:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+from holdfast.collect.lookups import StoreLookups
 from holdfast.collect.proxy.dialect import ModelRequest
-from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, StaleLease, StoreBusy
+from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, StaleLease
 from holdfast.contracts.rollout import Attempt, AttemptState
 from holdfast.contracts.run import DesiredState
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind
@@ -26,7 +27,6 @@ FIRST = 1_000_001  # the first span number here, far above those of the worker's
 
 # In these states running attempts are interrupted; in a drained or paused run they go on.
 STOPPED = frozenset({DesiredState.FROZEN, DesiredState.CANCELLED})
-LOOKUP_S, LOOKUPS = 10.0, 8  # how long one look into the store may take, and how many go on at a time
 UNKEPT = (BadRecord, RecursionError)  # raised for values that no record can hold
 
 FIXED = frozenset({"role", "type", "id", "call_id", "status"})  # fields of an answer that come at once
@@ -67,7 +67,7 @@ class SpanRecorder:
         self._scrub, self._scrub_spelt, self._prices = scrub, scrub_spelt, prices or {}
         self.can_spell = scrub_spelt is not None
         self._orders = DesiredStates(store.runs, store.changes)
-        self._lookups = ThreadPoolExecutor(LOOKUPS, "holdfast-lookup")
+        self._lookups = StoreLookups()
 
     def attempt(self, rollout: str, number: int) -> Attempt:
         """The running attempt; NotFound, or StaleLease if it does not run or its run is stopped."""
@@ -83,12 +83,7 @@ class SpanRecorder:
 
     async def running(self, rollout: str, number: int) -> Attempt:
         """As `attempt`, in a thread beside: a store that hangs costs the requests that ask it, and no other."""
-        looking = asyncio.get_running_loop().run_in_executor(self._lookups, self.attempt, rollout, number)
-        try:
-            return await asyncio.wait_for(looking, LOOKUP_S)
-        except TimeoutError:
-            why = f"the store did not answer within {LOOKUP_S:g} s"
-            raise StoreBusy(f"attempt {number} at {rollout}", why=why, remedy="ask again") from None
+        return await self._lookups.ask(f"attempt {number} at {rollout}", partial(self.attempt, rollout, number))
 
     async def open(
         self, attempt: Attempt, asked: ModelRequest, *, trace_id: str | None, notes: dict[str, Any]
