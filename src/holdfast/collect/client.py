@@ -12,7 +12,8 @@ import os
 import random
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from copy import copy
 from typing import Any
 
 import aiohttp
@@ -23,6 +24,7 @@ from holdfast.contracts.budget import Mode
 from holdfast.contracts.errors import BadInput, BadRecord, Fault, HoldfastError
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Backoff
+from holdfast.contracts.spending import LENGTHS, Reservation, SpendLimit, taken_by
 from holdfast.contracts.trace import ModelCall
 
 HOST = re.compile(r"[A-Za-z0-9._:-]+")
@@ -106,6 +108,13 @@ class Client:
         self._extras: Mapping[str, Any] = EXTRAS
         self._chance = random.Random()  # spreads retries; no result depends on it
         self._sessions: dict[asyncio.AbstractEventLoop, tuple[Sessions, aiohttp.ClientSession]] = {}
+        self.limit: SpendLimit | None = None  # of what its calls may take together with others
+
+    def within(self, limit: SpendLimit) -> Client:
+        """The same, with each request held to the limit."""
+        found = copy(self)
+        found.limit = limit
+        return found
 
     async def __call__(
         self, messages: Sequence[Mapping[str, Any]], /, *, thinking: int | None = None, **sampling: Any
@@ -115,12 +124,25 @@ class Client:
         return await limited(self._ask, messages, sampling, thinking, await self._way_to_limit())
 
     async def _ask(self, messages: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any]) -> ModelCall:
+        is_ours = False
+        if self.limit is not None:
+            sampling, is_ours = self.limit.bounded(sampling)
         body = {"model": self.model, "messages": list(messages), **sampling}
         status, answer = NO_ANSWER, None
         for number in range(1, self._tries + 1):
-            status, answer = await self._exactly(body)
+            async with (
+                nullcontext(Reservation()) if self.limit is None else self.limit.reserve(messages, sampling) as held
+            ):
+                status, answer = await self._exactly(body)
+                if status == 200:
+                    call = _model_call(self.model, messages, sampling, answer, self._url)
+                    held.taken = taken_by(call)
+                elif not _may_pass(status) or status in BUSY:
+                    held.taken = (0, 0)  # what is refused is not paid; where nothing came back it may have been
             if status == 200:
-                return _model_call(self.model, messages, sampling, answer, self._url)
+                return (
+                    call if self.limit is None else self.limit.check_whole(call, body.get(LENGTHS[0]), is_ours=is_ours)
+                )
             if not _may_pass(status):
                 break
             if number < self._tries:

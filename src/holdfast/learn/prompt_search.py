@@ -23,6 +23,7 @@ from holdfast.contracts.errors import BadInput, HoldfastError
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import encode
+from holdfast.contracts.spending import Taken, bound, price
 from holdfast.contracts.task import TaskItem, task_of, task_texts
 from holdfast.contracts.trace import SpanKind
 from holdfast.learn.proposers import (
@@ -124,21 +125,24 @@ class Spent:
     money: float = 0.0
     largest_tokens: int = 0  # of one rollout
     largest_money: float = 0.0
+    reserved_tokens: int = 0  # the most that one call could have taken: so much has to be there for the next
+    reserved_money: float = 0.0
 
-    def after(self, rollouts: int, each: Sequence[tuple[int, int]], prices: tuple[float, float]) -> Spent:
-        """With so many more rollouts; `each` has the tokens that were read and written, of all that took some."""
-        tokens, costs = [sum(one) for one in each], [_cost(one, prices) for one in each]
+    def after(
+        self, rollouts: int, each: Sequence[Taken], prices: tuple[float, float], bounds: Sequence[Taken] = ()
+    ) -> Spent:
+        """With so many more rollouts; `each` has the tokens that were read and written, of all that took some, and
+        `bounds` what could have been, of each call."""
+        tokens, costs = [sum(one) for one in each], [price(one, prices) for one in each]
         return Spent(
             rollouts=self.rollouts + rollouts,
             tokens=self.tokens + sum(tokens),
             money=self.money + fsum(costs),
             largest_tokens=max([self.largest_tokens, *tokens]),
             largest_money=max([self.largest_money, *costs]),
+            reserved_tokens=max([self.reserved_tokens, *map(sum, bounds)]),
+            reserved_money=max([self.reserved_money, *(price(one, prices) for one in bounds)]),
         )
-
-
-def _cost(tokens: tuple[int, int], prices: tuple[float, float]) -> float:
-    return (tokens[0] * prices[0] + tokens[1] * prices[1]) / 1e6
 
 
 LEAST = {"rollouts": "at least 1", "tokens": "at least 1", "money": "a number, and not negative"}
@@ -261,12 +265,13 @@ class PromptSearch:
     def _paid(self, spent: Spent, share: float) -> list[int]:
         """Rollouts that each such budget pays for; before the first one nobody knows what they take."""
         found = []
-        for limit, used, largest in (
-            (self.tokens, spent.tokens, spent.largest_tokens),
-            (self.money, spent.money, spent.largest_money),
+        for limit, used, largest, kept in (
+            (self.tokens, spent.tokens, spent.largest_tokens, spent.reserved_tokens),
+            (self.money, spent.money, spent.largest_money, spent.reserved_money),
         ):
             if limit is not None:
-                found.append(max(0, int((share * limit - used) / (MARGIN * largest))) if largest else 1)
+                free = min(share * limit, limit - kept) - used
+                found.append(max(0, int(free / (MARGIN * largest))) if largest else 1)
         return found
 
     def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
@@ -286,7 +291,9 @@ class PromptSearch:
         if self.writers and not is_over and race.arms[0].values:  # nobody proposes from nothing
             done = [one for blob in attempts for one in ctx.read(blob)]
             refused = self._extend(race, done, taken)
-        spent = self._spent(data).after(batch.count, [one for one in taken if any(one)], self.prices or (0.0, 0.0))
+        bounds = [bound(call.messages, call.sampling) for one in experiences for call in one.calls]
+        used, prices = [one for one in taken if any(one)], self.prices or (0.0, 0.0)
+        spent = self._spent(data).after(batch.count, used, prices, bounds if self.tokens or self.money else ())
         told = _metrics(state, experiences, self.held_out) | {"phase": phase, "reward": race.mean(best), "gain": gain}
         told |= {"arms": race.table(best), "spent": spent.rollouts, "budget": self.budget, "refused": refused}
         told["prompt_search"] = {**self._figures(spent), **race.summary(best), "round": state.step + 1}

@@ -15,18 +15,21 @@ from holdfast.contracts.agent import load_named
 from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Evidence
+from holdfast.contracts.lines import say
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import loads
 from holdfast.contracts.run import RunRecord, RunState, StepRecord
 from holdfast.contracts.settings import PromptSearchBlock
+from holdfast.contracts.spending import SpendLimit, limited_by
 from holdfast.contracts.task import task_texts
 from holdfast.learn.prompt_search import Arm, PromptSearch, Race, arms_in
 from holdfast.learn.proposers import Demonstrations, Edits, Merge, Proposer, Reflection, Regression
-from holdfast.pipeline.run import NO_SUCCESS
+from holdfast.pipeline.run import NO_SUCCESS, DurableRun
 from holdfast.policies.prompt import Prompt
 from holdfast.store.store import Store
 
 LOCAL = "local/"  # a model of this machine, in the name of a prompt's model
+SPENDING = "spending"  # the kind of the ledger's entries: what a run may have spent by now
 PROOF_SHARE = 2 / 3  # of a budget of rollouts that may be kept for the proof
 Connect = Callable[[str, str | None], Complete]  # the model at an address; None: the usual one
 
@@ -68,6 +71,35 @@ def connected(algorithm: Any, connect: Connect) -> Any:
         for one in algorithm.proposers
     ]
     return replace(algorithm, proposers=made)
+
+
+def limit_of(run: DurableRun, algorithm: Any, iterations: int) -> SpendLimit | None:
+    """What a run's calls may take by its budget in tokens or money; a run that is taken up goes on from what it may
+    have spent. Calls that others make for us are only counted afterwards, which is said."""
+    limits = {name: getattr(algorithm, name, None) for name in ("tokens", "money")}
+    kept = {name: limit * iterations for name, limit in limits.items() if limit is not None}
+    if not kept:
+        return None
+    if not run.spec.runtime.is_metered:
+        say("budget: calls by a capture proxy or worker processes are counted after a round, and may pass it by one")
+        return None
+    known = [one.body for one in run.store.ledger.entries(run=run.id) if one.kind == SPENDING]
+
+    def note(spent: Mapping[str, float]) -> None:
+        run.store.ledger.append(SPENDING, dict(spent), who=run.who, now=run.clock(), run=run.id).result()
+
+    return SpendLimit(kept, algorithm.prices, spent=known[-1] if known else None, note=note)
+
+
+def limited(algorithm: Any, limit: SpendLimit) -> Any:
+    """The same with what its reflections ask held to the limit, too."""
+    made = [
+        replace(one, ask=TextModel(limited_by(limit, one.ask.complete)))
+        if isinstance(one, Reflection) and isinstance(one.ask, TextModel)
+        else one
+        for one in algorithm.proposers or ()
+    ]
+    return replace(algorithm, proposers=made) if made else algorithm
 
 
 def local_engine(connect: Callable[[str], Complete | None], *, slots: int, seed: int, deterministic: bool) -> Engine:
