@@ -1,8 +1,8 @@
 """What calls of a model may take at most, in tokens or money: a call that could pass the limit is not made.
 
 Before a call, the most that it can take is reserved: each byte that it reads may be a token, and it writes no more than
-its `max_tokens`. Afterwards what it took is counted. A call that failed may have been answered all the same, so what was
-reserved for it stays spent. What nobody asks through us is not seen here.
+its `max_tokens`. Afterwards what it took is counted. A call that failed may have been answered all the same, so what
+was reserved for it stays spent. What nobody asks through us is not seen here.
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ class SpendLimit:
         """Around one request. It waits for others to end where there may be room then, and is refused where not."""
         held = Reservation(bound(messages, sampling), taken=(0, 0))
         need = self._in_units(held.most)
-        while not self._take(need):
+        while True:  # no event: callers come from several loops and threads
+            if self._take(need):
+                break
             await asyncio.sleep(WAIT_S)
         try:
             if self._is_due():
