@@ -25,10 +25,9 @@ from holdfast.contracts.task import task_texts
 from holdfast.learn.prompt_search import Arm, PromptSearch, Race, arms_in
 from holdfast.learn.proposers import Demonstrations, Edits, Merge, Proposer, Reflection, Regression
 from holdfast.pipeline.run import NO_SUCCESS, DurableRun
-from holdfast.policies.prompt import Prompt
+from holdfast.policies.prompt import LOCAL, Prompt
 from holdfast.store.store import Store
 
-LOCAL = "local/"  # a model of this machine, in the name of a prompt's model
 SPENDING = "spending"  # the kind of the ledger's entries: what a run may have spent by now
 PROOF_SHARE = 2 / 3  # of a budget of rollouts that may be kept for the proof
 Connect = Callable[[str, str | None], Complete]  # the model at an address; None: the usual one
