@@ -22,7 +22,7 @@ from holdfast.contracts.run import RunRecord, RunState, StepRecord
 from holdfast.contracts.settings import PromptSearchBlock
 from holdfast.contracts.spending import SpendLimit, limited_by
 from holdfast.contracts.task import task_texts
-from holdfast.learn.prompt_search import Arm, PromptSearch, Race, arms_in
+from holdfast.learn.prompt_search import Arm, PromptSearch, Race, arms_in, mean_of
 from holdfast.learn.proposers import Demonstrations, Edits, Merge, Proposer, Reflection, Regression
 from holdfast.pipeline.run import NO_SUCCESS, DurableRun
 from holdfast.policies.prompt import LOCAL, Prompt
@@ -119,7 +119,13 @@ def local_engine(connect: Callable[[str], Complete | None], *, slots: int, seed:
 
 
 def search_from(
-    block: PromptSearchBlock, base: Prompt, *, held_out: Sequence[Any], seed: int, iterations: int
+    block: PromptSearchBlock,
+    base: Prompt,
+    *,
+    held_out: Sequence[Any],
+    seed: int,
+    iterations: int,
+    is_timed: bool = True,
 ) -> PromptSearch:
     """The algorithm that a block of settings asks for, on this prompt; reflections are not connected yet."""
     if not any(isinstance(text, str) for text in base.texts.values()):
@@ -129,6 +135,8 @@ def search_from(
         proposers=_proposers(block, seed),
         prompts=block.candidates,
         token_price=block.token_price,
+        second_price=block.second_price,
+        is_timed=is_timed,
         forbidden=block.forbidden,
         allowed=block.allowed,
         seed=seed,
@@ -214,8 +222,8 @@ def searches(store: Store, run: str) -> list[dict[str, Any]]:
     """Every search of a run, one for each iteration, as plain data for reports, pages and commands:
 
     {"run", "iteration", "round", "is_over", "spent", "budget",
-     "prompts": [{"number", "version", "texts", "by", "parents", "note", "rollouts", "score", "gain", "tokens", "why",
-                  "is_best", "cells": {place: reward}}],
+     "prompts": [{"number", "version", "texts", "by", "parents", "note", "rollouts", "score", "gain", "tokens",
+                  "seconds", "why", "is_best", "on_front", "cells": {place: reward}}],
      "refused": [sentence], "tasks": {place: what was asked}, "optimized": {name: text}|None,
      "held_out": {"release", "is_accepted", "difference", "corrected", "interval", "p_value", "tasks", "reasons"}|None,
      "nothing": why there was nothing to prove|None, "stopped": how and why the run ended before it was decided|None}"""
@@ -278,7 +286,9 @@ def _prompt(race: Race, number: int, best: int, fresh: Sequence[int]) -> dict[st
         "rollouts": len(arm.asked),
         "score": race.mean(number),
         "gain": race.gain(number, 0)[0] if number and arm.values else None,
-        "tokens": sum(arm.tokens.values()) / len(arm.tokens) if arm.tokens else None,
+        "tokens": mean_of(arm.tokens),
+        "seconds": mean_of(arm.seconds),
+        "on_front": number in race.pareto(),
         "why": race.fate(number, best, fresh),
         "is_best": number == best and best > 0,
         "cells": {str(place): value for place, value in sorted(arm.rewards.items())},
