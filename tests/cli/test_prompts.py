@@ -15,6 +15,7 @@ from holdfast.cli.options import StoreOptions
 from holdfast.cli.prompts import PromptOptions, rows_shown
 from holdfast.contracts.records import loads
 from holdfast.contracts.run import Status
+from holdfast.operate.learning_views import search
 from holdfast.store.store import open_store
 from tests.cli.conftest import Cli
 from tests.endpoint import Endpoint, completion, serving
@@ -89,6 +90,10 @@ def test_a_prompt_is_found_proved_shown_and_taken_into_service(cli: Cli, here: P
         assert store.releases.get("prompt@2").manifest["policy"]["manifest"]["texts"] == {
             "system": "Say only the word."
         }
+        (shown,) = search(store, status.run_id, now=0.0)["searches"]  # in the control room
+    assert shown["round"] == len(shown["gains"]) and "proved" in shown["headline"]
+    best = next(one for one in shown["prompts"] if one["is_best"])
+    assert best["texts"] == {"system": "Say only the word."} and best["on_front"] and best["seconds"] > 0.0
 
     shown = cli("policy", "show", "prompt@2", "--store", "s.db", "--json").done().json
     assert shown["texts"] == {"system": "Say only the word."} and shown["model"] == "small"

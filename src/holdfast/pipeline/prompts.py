@@ -224,7 +224,7 @@ def searches(store: Store, run: str) -> list[dict[str, Any]]:
     {"run", "iteration", "round", "is_over", "spent", "budget",
      "prompts": [{"number", "version", "texts", "by", "parents", "note", "rollouts", "score", "gain", "tokens",
                   "seconds", "why", "is_best", "on_front", "cells": {place: reward}}],
-     "refused": [sentence], "tasks": {place: what was asked}, "optimized": {name: text}|None,
+     "gains": [of the best so far, by round], "refused": [sentence], "tasks": {place: what was asked}, "optimized": {name: text}|None,
      "held_out": {"release", "is_accepted", "difference", "corrected", "interval", "p_value", "tasks", "reasons"}|None,
      "nothing": why there was nothing to prove|None, "stopped": how and why the run ended before it was decided|None}"""
     steps = store.steps.of_run(run)
@@ -233,7 +233,14 @@ def searches(store: Store, run: str) -> list[dict[str, Any]]:
         if "prompt_search" in one.body:
             told[int(one.body["state"]["iteration"])] = one
     decided = {int(one.body["iteration"]): one.body for one in steps if one.name.endswith("/decide")}
-    return [_search(store, store.runs.get(run), n, one.body, decided.get(n)) for n, one in sorted(told.items())]
+    gains: dict[int, list[float]] = {}
+    for one in steps:
+        if "prompt_search" in one.body:
+            gains.setdefault(int(one.body["state"]["iteration"]), []).append(float(one.body.get("gain") or 0.0))
+    return [
+        {**_search(store, store.runs.get(run), n, one.body, decided.get(n)), "gains": gains[n]}
+        for n, one in sorted(told.items())
+    ]
 
 
 def _search(
