@@ -72,6 +72,7 @@ NO_ANSWER = 0  # in place of an HTTP status
 LARGEST = 64 * 2**20  # bytes of an answer
 BUSY = frozenset({408, 409, 425, 429})
 EXTRAS: Mapping[str, Any] = {"logprobs": True, "return_token_ids": True}  # learning needs both
+PROBE: Mapping[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
 NO_MODEL = re.compile(r"model_not_found|\bmodel\b.*(?:not exist|not found)|unknown model", re.IGNORECASE)
 OURS = frozenset({401, 403, 404, 405})  # a wrong key, address or model name is not the agent's error
 
@@ -189,19 +190,25 @@ class Client:
                 await self._check_known()
 
     async def _check_known(self) -> None:
-        """Only a model that is not in the list of models is asked for a token: a list may leave out aliases."""
+        """A model that is in no list of models is asked for a token: a list may leave out aliases, or not be there."""
         status, text = await self.fetch("GET", "/models")
         try:
             names = [str(one.get("id")) for one in listed_models(json.loads(text))] if status == 200 else []
         except ValueError:
             names = []
-        if not names or self.model in names:
+        if self.model in names or _may_pass(status):
             return
-        messages = [{"role": "user", "content": "hello"}]
-        status, answer = await self._exactly({"model": self.model, "messages": messages, "max_tokens": 1})
+        status, answer = await self._exactly({"model": self.model, **PROBE})
+        remedy = None
         if status in (400, 404) and NO_MODEL.search(json.dumps(answer)):
+            remedy = f"it has {', '.join(names[:5])}" if names else "check the name (--model, model)"
+        elif status in (401, 403):
+            remedy = "check the API key (OPENAI_API_KEY)"
+        elif status in (404, 405):
+            remedy = "check the address (--base-url, base_url, OPENAI_BASE_URL): most end in /v1"
+        if remedy is not None:
             why = f"HTTP {status}: {hidden(complaint(answer), self._key)}"
-            raise BadInput(f"model {self.model} at {self._base}", why=why, remedy=f"it has {', '.join(names[:5])}")
+            raise BadInput(f"model {self.model} at {self._base}", why=why, remedy=remedy)
 
     async def close(self) -> None:
         """Closes this event loop's connections now, not at the loop's end."""
