@@ -16,6 +16,8 @@ from typing import Any
 
 from aiohttp import web
 
+from holdfast.collect.client import PROBE
+
 Reply = Callable[[dict[str, Any]], Any]  # the request's body → the answer's
 
 
@@ -41,11 +43,17 @@ class Endpoint:
     url: str = ""
     asked: list[Asked] = field(default_factory=list)
     script: deque[Scripted] = field(default_factory=deque)  # played first, one a request
+    probed: list[str] = field(default_factory=list)
+    probe: tuple[int, Any] | None = None  # the status and the answer to such a call; None: it knows every model
     models: Any = None  # what GET /v1/models answers; None: there is no such page
     reply: Reply = field(default=lambda body: completion(f"echo: {body['messages'][-1]['content']}"))
 
     async def answer(self, request: web.Request) -> web.Response:
         body = await request.json()
+        if {name: body.get(name) for name in PROBE} == PROBE:  # whether it knows the model
+            self.probed.append(body["model"])
+            status, told = (200, completion("hi")) if self.probe is None else self.probe
+            return web.json_response(told, status=status)
         self.asked.append(Asked(dict(request.headers), body, request.transport.get_extra_info("peername")))
         step = self.script.popleft() if self.script else Scripted(body=self.reply(body))
         await asyncio.sleep(step.pause_s)

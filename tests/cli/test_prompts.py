@@ -15,6 +15,7 @@ from holdfast.cli.options import StoreOptions
 from holdfast.cli.prompts import PromptOptions, rows_shown
 from holdfast.contracts.records import loads
 from holdfast.contracts.run import Status
+from holdfast.operate.learning_views import search
 from holdfast.store.store import open_store
 from tests.cli.conftest import Cli
 from tests.endpoint import Endpoint, completion, serving
@@ -89,6 +90,10 @@ def test_a_prompt_is_found_proved_shown_and_taken_into_service(cli: Cli, here: P
         assert store.releases.get("prompt@2").manifest["policy"]["manifest"]["texts"] == {
             "system": "Say only the word."
         }
+        (shown,) = search(store, status.run_id, now=0.0)["searches"]  # in the control room
+    assert shown["round"] == len(shown["gains"]) and "proved" in shown["headline"]
+    best = next(one for one in shown["prompts"] if one["is_best"])
+    assert best["texts"] == {"system": "Say only the word."} and best["on_front"] and best["seconds"] > 0.0
 
     shown = cli("policy", "show", "prompt@2", "--store", "s.db", "--json").done().json
     assert shown["texts"] == {"system": "Say only the word."} and shown["model"] == "small"
@@ -173,6 +178,28 @@ def test_a_budget_in_tokens_or_money_is_never_passed(
     (found,) = told["prompt_optimization"]
     name = next(iter(how))
     assert 0 < found["spent"][name] <= found["budget"][name] / 3 and found["held_out"]["tasks"] >= 2
+
+
+def test_an_answer_that_is_suddenly_long_cannot_pass_a_budget(cli: Cli, here: Path, endpoint: Endpoint) -> None:
+    """For 60 calls 3 tokens are written, then as many as the call allows, or 5,000 where it allows any number."""
+    used = []
+
+    def reply(body: dict[str, Any]) -> dict[str, Any]:
+        wrote = 3 if len(used) < 60 else min(5000, body.get("max_tokens", 5000))
+        used.append(4 + wrote)
+        usage = {"prompt_tokens": 4, "completion_tokens": wrote}
+        is_cut = wrote == body.get("max_tokens")
+        return model(body) | completion("IT", usage=usage, choice={"finish_reason": "length" if is_cut else "stop"})
+
+    endpoint.reply = reply
+    path = config(here, prompt_search={"phrases": list(WORDS), "tokens": 6000})
+    asked = ("improve", path, "--model", "small", "--base-url", endpoint.url, "--store", "s.db")
+    stopped = cli(*asked, "--json")
+    assert sum(used) <= 6000 and len(used) > 60
+    error = stopped.json["status"]["error"]
+    assert stopped.code == 3 and "budget: tokens = 6,000: an answer was longer than the 750 tokens" in error
+    kept = [one for one in cli("store", "ledger", "--store", "s.db", "--json").done().json if one["kind"] == "spending"]
+    assert kept[0]["body"]["tokens"] > 0 and sum(used) <= kept[-1]["body"]["tokens"] <= 6000
 
 
 def test_a_proposer_of_ones_own_is_named_in_the_settings(cli: Cli, here: Path, endpoint: Endpoint) -> None:

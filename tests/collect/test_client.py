@@ -378,22 +378,34 @@ LISTED = {"data": [{"id": "small"}, {"id": "large"}]}
 UNKNOWN = {"error": {"message": "The model `tiny` does not exist", "code": "model_not_found"}}
 
 
-@pytest.mark.parametrize("status", [400, 404])
-def test_a_model_that_the_endpoint_does_not_know_is_refused_before_any_work(endpoint: Endpoint, status: int) -> None:
-    endpoint.models = LISTED
-    endpoint.script.append(Scripted(status=status, body=UNKNOWN))
-    with pytest.raises(BadInput, match=r"model tiny at .* does not exist; it has small, large"):
+@pytest.mark.parametrize("models", [LISTED, None], ids=["a list", "no list"])
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (400, UNKNOWN, "does not exist; (it has small, large|check the name)"),
+        (404, UNKNOWN, "does not exist; (it has small, large|check the name)"),
+        (401, {"error": {"message": "no such key"}}, "HTTP 401: no such key; check the API key"),
+        (404, "nothing here", "HTTP 404: nothing here; check the address .* most end in /v1"),
+    ],
+)
+def test_a_model_that_the_endpoint_does_not_know_is_refused_before_any_work(
+    endpoint: Endpoint, models: Any, status: int, body: Any, said: str
+) -> None:
+    endpoint.models, endpoint.probe = models, (status, body)
+    with pytest.raises(BadInput, match=f"model tiny at .*{said}"):
         asyncio.run(client_of(endpoint).check_reachable())
-    assert len(endpoint.asked) == 1 and endpoint.asked[0].body["max_tokens"] == 1
+    assert endpoint.probed == ["tiny"]
 
 
 def test_a_model_that_is_listed_or_answers_is_not_refused(endpoint: Endpoint) -> None:
-    asyncio.run(client_of(endpoint).check_reachable())  # there is no list
     endpoint.models = {"data": [{"id": "tiny"}]}
     asyncio.run(client_of(endpoint).check_reachable())
-    assert endpoint.asked == []
-    endpoint.models = LISTED
-    endpoint.script.append(Scripted(status=400, body={"error": {"message": "this model takes no max_tokens of 1"}}))
-    for _ in range(2):  # an error of another kind, then an alias that no list has
+    assert endpoint.probed == []
+    for models, probe in (
+        (None, None),  # no list, and it answers
+        (LISTED, None),  # an alias that no list has
+        (LISTED, (400, {"error": {"message": "this model takes no max_tokens of 1"}})),  # an error of another kind
+    ):
+        endpoint.models, endpoint.probe = models, probe
         asyncio.run(client_of(endpoint).check_reachable())
-    assert len(endpoint.asked) == 2
+    assert len(endpoint.probed) == 3

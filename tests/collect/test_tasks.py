@@ -436,6 +436,16 @@ def test_a_clean_set_has_no_warnings() -> None:
     assert report.warnings == () and report.lines() == (f"200 tasks: {report.train} train, {report.held_out} held out",)
 
 
+def test_near_duplicates_are_shown_as_they_read_and_counted() -> None:
+    rows = [{"question": f"What is {n} plus four, please?", "split": "train" if n % 2 else "val"} for n in range(8)]
+    report = load([*rows, {"question": "Quite another one", "split": "train"}]).report
+    assert report.warnings[0] == (
+        "Near duplicates: 4 train and 4 held-out tasks are the same but for case, spaces and digits, such as "
+        f"'What is 1 plus four, please?' and 'What is 0 plus four, please?' ({report.near_leaks[0].train[0]}, "
+        f"{report.near_leaks[0].held_out[0]})."
+    )
+
+
 @given(
     st.lists(st.tuples(st.text(min_size=1, max_size=200), st.text(min_size=1, max_size=200)), min_size=1, max_size=9),
     st.text(min_size=1),

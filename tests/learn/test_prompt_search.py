@@ -15,6 +15,7 @@ from holdfast.contracts.errors import BadInput, HoldfastError
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.task import TaskItem
+from holdfast.contracts.trace import Span, SpanKind
 from holdfast.learn.prompt_search import Candidates, PromptSearch, Race, _attempt, arms_in
 from holdfast.learn.proposers import (
     OF_TOOLS,
@@ -116,6 +117,32 @@ def test_winners_are_measured_on_tasks_that_the_search_has_not_seen() -> None:
     assert rounds[-1] and not seen & {one.input["id"] for one in rounds[-1]}
     assert all(one.name.startswith("confirm-") for one in rounds[-1]) and state.data["is_over"]
     assert state.candidate == BASE.with_texts({"system": "c"})
+
+
+class Timed(Context):
+    """Prompts that are worth the same and take different time; "d" is worth more, "e" is slow for nothing."""
+
+    def experiences(self, batch: Batch) -> list[Experience]:
+        taken = {"a": 1.0, "b": 0.4, "c": 2.0, "d": 3.0, "e": 9.0}
+        found = []
+        for work, one in zip(self.work, super().experiences(batch), strict=True):
+            ended = taken[work.policy.manifest["texts"]["system"]]
+            span = Span(seq=1, kind=SpanKind.TELEMETRY, name="agent", started_at=10.0, ended_at=10.0 + ended)
+            found.append(replace(one, spans=(span,)))
+        return found
+
+
+@pytest.mark.parametrize(("price", "best"), [(0.0, "d"), (0.5, "b")])
+def test_time_is_an_objective_with_a_price_and_marks_the_front_without_one(price: float, best: str) -> None:
+    ctx = Timed(lambda work: {"d": 0.9}.get(work.policy.manifest["texts"]["system"], 0.5))
+    state, _ = raced(Candidates(["b", "c", "d", "e"], rollouts=200, second_price=price), ctx)
+    assert state.candidate == BASE.with_texts({"system": best})
+    told = {one["version"]: one for one in state.metrics["arms"]}
+    front = [told[version] for version in state.metrics["prompt_search"]["pareto"]]
+    quick = [one["seconds"] for one in front]  # the quickest, and the best unless its price has put it out
+    assert quick == pytest.approx([0.4, 3.0] if price == 0.0 else [0.4])
+    with pytest.raises(BadInput, match="a deterministic run measures no time"):
+        Candidates(["b"], second_price=0.1, is_timed=False)
 
 
 @pytest.mark.parametrize("others", [0.5, None], ids=["a tie", "what was never measured"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from dataclasses import asdict
@@ -14,6 +15,7 @@ from holdfast.contracts.artifacts import Artifact
 from holdfast.contracts.errors import BadInput, Lost, NotFound
 from holdfast.contracts.policy import Checkpoint, policy_record
 from holdfast.contracts.release import PolicyKind
+from holdfast.contracts.trace import ModelCall
 from holdfast.pipeline.versions import (
     Version,
     endpoint_model,
@@ -22,6 +24,7 @@ from holdfast.pipeline.versions import (
     resolve,
     source_of,
 )
+from holdfast.policies.engine import Local
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.model import Model, folder_of
 from holdfast.policies.prompt import Prompt
@@ -160,6 +163,21 @@ def test_a_release_that_holds_its_policy_is_that_policy(store: Store) -> None:
     assert policy_for(store, found[2]) == with_texts
     assert found[2].behaviour != resolve(store, "sprout").behaviour
     assert [Version(**json.loads(json.dumps(asdict(one)))) for one in found] == found
+
+
+def test_a_prompt_that_a_search_found_is_served_by_its_model_here_or_elsewhere(store: Store) -> None:
+    near, far = (Prompt({"system": "Be kind."}, model=model) for model in ("local/sprout", "openai/gpt-4o-mini"))
+    releases = [store.releases.get(released(store, one.source, policy=policy_record(one))) for one in (near, far)]
+    assert [endpoint_model(store, one) for one in releases] == [None, "gpt-4o-mini"]
+    with open_local(resolve(store, releases[0].id), slots=1, seed=0, files=store.files) as model:
+        said = asyncio.run(_asked(model))
+    assert said.completion_tokens == 1
+    with pytest.raises(BadInput, match="--upstream URL"):
+        open_local(resolve(store, releases[1].id), slots=1, seed=0)
+
+
+async def _asked(model: Local) -> ModelCall:
+    return await model([{"role": "user", "content": "hi"}], max_tokens=1)
 
 
 def test_the_model_of_a_version_is_given_its_resources(store: Store) -> None:

@@ -287,7 +287,7 @@ def _divided(
         raise BadInput("tasks", why="there are none to learn from", remedy="hold out fewer, as in held_out=0.4")
     if isinstance(algorithm, PromptSearch):
         rows = [one.row() for one in tasks.held_out]  # with what is expected: no prompt may name it
-        algorithm = replace(algorithm, held_out=rows, seed=options["seed"])
+        algorithm = replace(algorithm, held_out=rows, seed=options["seed"], is_timed=not options["deterministic"])
         if limits.in_tokens:
             algorithm = paid_by(algorithm, limits.tokens, limits.money, limits.prices, options["iterations"])
     elif hasattr(algorithm, "held_out"):

@@ -32,8 +32,8 @@ from holdfast.contracts.task import TaskItem, task_of
 from holdfast.contracts.trace import Span
 from holdfast.pipeline.context import Endpoints
 from holdfast.pipeline.held_out import HeldOut
-from holdfast.pipeline.prompts import LOCAL, local_engine
-from holdfast.policies.prompt import Prompt
+from holdfast.pipeline.prompts import local_engine
+from holdfast.policies.prompt import LOCAL, Prompt
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.reward.scorers import (
     DEFAULT_SAFETY,

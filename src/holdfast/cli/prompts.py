@@ -26,6 +26,10 @@ DOCUMENTED = "--prompt-optimization-"
 PROMPT = "prompt"  # as --policy: the prompt is improved, of the line that the settings name; else of this name
 SHOWN = 12  # prompts on the terminal, and those that they name; the page and --json have all of them
 NUMBER = re.compile(r"\bnumber (\d+)")  # as a prompt is named where another one is explained
+EXPLAINED = (
+    "score: mean reward on the search tasks. gain: what it is expected to gain over number 0, drawn towards 0 while "
+    "little was seen. tokens, seconds: of an answer. * the best, + nobody beats it in reward, tokens and seconds."
+)
 MODEL_ENV, URL_ENV = "HOLDFAST_REFLECTION_MODEL", "HOLDFAST_REFLECTION_URL"
 
 
@@ -119,7 +123,20 @@ def write_prompt_page(store: Store, search: Mapping[str, Any]) -> Path:
 def reported(search: Mapping[str, Any], page: Path | None) -> dict[str, Any]:
     """A search under the keys that the operations guide's report has for it; docs/prompts.md lists them."""
     prompts: Sequence[Mapping[str, Any]] = search["prompts"]
-    shown = ("number", "version", "by", "parents", "note", "rollouts", "score", "gain", "tokens", "is_best")
+    shown = (
+        "number",
+        "version",
+        "by",
+        "parents",
+        "note",
+        "rollouts",
+        "score",
+        "gain",
+        "tokens",
+        "seconds",
+        "is_best",
+        "on_front",
+    )
     return {
         "baseline_prompt": prompts[0]["texts"],
         "optimized_prompt": search["optimized"],
@@ -144,14 +161,17 @@ def search_lines(search: Mapping[str, Any], page: Path | None) -> Iterator[str]:
         f"{search['spent'].get(name, 0):,.6g} of {limit:,.6g} {name}" for name, limit in search["budget"].items()
     )
     yield f"prompts: {max(0, len(tried) - 1)} tried in {search['round']} rounds, {spent}"
-    yield "    #  by              runs  score   gain"
+    yield "    #  by              runs  score   gain  tokens  seconds"
     shown = rows_shown(tried)
     for one in shown:
         score = "    -" if one["score"] is None else f"{one['score']:.2f}".rjust(5)
         gain = "" if one["gain"] is None else f"{one['gain']:+.2f}"
         mark = "*" if one["is_best"] else " "
-        yield f"  {mark}{one['number']:>2}  {one['by'][:14]:<14} {one['rollouts']:>5}  {score}  {gain:>5}"
+        beside = _figure(one["tokens"], ",.0f", 6) + "  " + _figure(one["seconds"], ".2f", 7)
+        name = f"{one['number']:>2}{'+' if one['on_front'] else ' '} {one['by'][:14]:<14}"
+        yield f"  {mark}{name} {one['rollouts']:>5}  {score}  {gain:>5}  {beside}"
         yield from folded(f"{one['note']}: {one['why']}" if one["note"] else one["why"], " " * 7)
+    yield from folded(EXPLAINED, "     ")
     if len(tried) > len(shown):
         yield f"     and {len(tried) - len(shown)} more, on the page and with --json"
     if idle := len(search["prompts"]) - len(tried):
@@ -164,6 +184,10 @@ def search_lines(search: Mapping[str, Any], page: Path | None) -> Iterator[str]:
             yield from folded(f"{name}: {text}", "  > ")
     if page is not None:
         yield from left("prompts", page, "  ")
+
+
+def _figure(value: float | None, form: str, width: int) -> str:
+    return ("-" if value is None else format(value, form)).rjust(width)
 
 
 def rows_shown(tried: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -516,7 +516,8 @@ def serve(
 
     An OpenAI-compatible address: a share of the callers is answered by the canary, and the shadow's answers are seen
     by nobody. What came of an answer is told to /v1/feedback, by the answer's id; /health says that it is up.
-    Requests for a version whose model is elsewhere are passed on to --upstream, with OPENAI_API_KEY as their key.
+    Requests for a version whose model is elsewhere are passed on to --upstream, with OPENAI_API_KEY as their key;
+    a prompt for a model of this machine (local/…) needs none.
     """
     with needing("serve"):
         from holdfast.collect import endpoint

@@ -184,6 +184,10 @@ def work(
         if found.state is not RunState.RUNNING:
             remedy = f"'holdfast run start --resume {found.id}' takes it up again"
             raise IllegalMove(f"run {found.id}", why=f"is {found.state}, not running", remedy=remedy)
+        search = settings.prompt_search
+        if search is not None and (search.tokens or search.money):
+            why = "has a budget in tokens or money, which the process that drives it keeps"
+            raise BadInput(f"run {found.id}", why=why, remedy="let that one do the work")
         spec = optimize_spec(override(settings, worker_count=workers))
 
         async def main() -> tuple[PoolStats, int]:

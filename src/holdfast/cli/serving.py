@@ -162,7 +162,7 @@ def prompted(store: Store, routing: Routing) -> list[str]:
     return [
         f"  {version} has prompts ({source}): agents put them in, nothing is added here"
         for version, source in sources
-        if source.startswith("resources:")
+        if source.startswith(("resources:", "prompt:"))
     ]
 
 

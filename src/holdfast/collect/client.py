@@ -12,7 +12,8 @@ import os
 import random
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from copy import copy
 from typing import Any
 
 import aiohttp
@@ -23,6 +24,7 @@ from holdfast.contracts.budget import Mode
 from holdfast.contracts.errors import BadInput, BadRecord, Fault, HoldfastError
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Backoff
+from holdfast.contracts.spending import LENGTHS, Reservation, SpendLimit, taken_by
 from holdfast.contracts.trace import ModelCall
 
 HOST = re.compile(r"[A-Za-z0-9._:-]+")
@@ -70,6 +72,7 @@ NO_ANSWER = 0  # in place of an HTTP status
 LARGEST = 64 * 2**20  # bytes of an answer
 BUSY = frozenset({408, 409, 425, 429})
 EXTRAS: Mapping[str, Any] = {"logprobs": True, "return_token_ids": True}  # learning needs both
+PROBE: Mapping[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
 NO_MODEL = re.compile(r"model_not_found|\bmodel\b.*(?:not exist|not found)|unknown model", re.IGNORECASE)
 OURS = frozenset({401, 403, 404, 405})  # a wrong key, address or model name is not the agent's error
 
@@ -106,6 +109,13 @@ class Client:
         self._extras: Mapping[str, Any] = EXTRAS
         self._chance = random.Random()  # spreads retries; no result depends on it
         self._sessions: dict[asyncio.AbstractEventLoop, tuple[Sessions, aiohttp.ClientSession]] = {}
+        self.limit: SpendLimit | None = None  # of what its calls may take together with others
+
+    def within(self, limit: SpendLimit) -> Client:
+        """The same, with each request held to the limit."""
+        found = copy(self)
+        found.limit = limit
+        return found
 
     async def __call__(
         self, messages: Sequence[Mapping[str, Any]], /, *, thinking: int | None = None, **sampling: Any
@@ -115,12 +125,25 @@ class Client:
         return await limited(self._ask, messages, sampling, thinking, await self._way_to_limit())
 
     async def _ask(self, messages: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any]) -> ModelCall:
+        is_ours = False
+        if self.limit is not None:
+            sampling, is_ours = self.limit.bounded(sampling)
         body = {"model": self.model, "messages": list(messages), **sampling}
         status, answer = NO_ANSWER, None
         for number in range(1, self._tries + 1):
-            status, answer = await self._exactly(body)
+            async with (
+                nullcontext(Reservation()) if self.limit is None else self.limit.reserve(messages, sampling) as held
+            ):
+                status, answer = await self._exactly(body)
+                if status == 200:
+                    call = _model_call(self.model, messages, sampling, answer, self._url)
+                    held.taken = taken_by(call)
+                elif not _may_pass(status) or status in BUSY:
+                    held.taken = (0, 0)  # what is refused is not paid; where nothing came back it may have been
             if status == 200:
-                return _model_call(self.model, messages, sampling, answer, self._url)
+                return (
+                    call if self.limit is None else self.limit.check_whole(call, body.get(LENGTHS[0]), is_ours=is_ours)
+                )
             if not _may_pass(status):
                 break
             if number < self._tries:
@@ -167,19 +190,25 @@ class Client:
                 await self._check_known()
 
     async def _check_known(self) -> None:
-        """Only a model that is not in the list of models is asked for a token: a list may leave out aliases."""
+        """A model that is in no list of models is asked for a token: a list may leave out aliases, or not be there."""
         status, text = await self.fetch("GET", "/models")
         try:
             names = [str(one.get("id")) for one in listed_models(json.loads(text))] if status == 200 else []
         except ValueError:
             names = []
-        if not names or self.model in names:
+        if self.model in names or _may_pass(status):
             return
-        messages = [{"role": "user", "content": "hello"}]
-        status, answer = await self._exactly({"model": self.model, "messages": messages, "max_tokens": 1})
+        status, answer = await self._exactly({"model": self.model, **PROBE})
+        remedy = None
         if status in (400, 404) and NO_MODEL.search(json.dumps(answer)):
+            remedy = f"it has {', '.join(names[:5])}" if names else "check the name (--model, model)"
+        elif status in (401, 403):
+            remedy = "check the API key (OPENAI_API_KEY)"
+        elif status in (404, 405):
+            remedy = "check the address (--base-url, base_url, OPENAI_BASE_URL): most end in /v1"
+        if remedy is not None:
             why = f"HTTP {status}: {hidden(complaint(answer), self._key)}"
-            raise BadInput(f"model {self.model} at {self._base}", why=why, remedy=f"it has {', '.join(names[:5])}")
+            raise BadInput(f"model {self.model} at {self._base}", why=why, remedy=remedy)
 
     async def close(self) -> None:
         """Closes this event loop's connections now, not at the loop's end."""

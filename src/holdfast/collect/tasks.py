@@ -21,7 +21,7 @@ from holdfast.collect.rows import Origin, SourceRow, read_rows
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import TASK_NAME_RULE, Split, is_task_name
 from holdfast.contracts.shapes import NAMES
-from holdfast.contracts.task import TaskItem, canonical, leaked_tasks
+from holdfast.contracts.task import TaskItem, canonical, leaked_tasks, task_texts
 
 Column = str | Literal[False] | None  # a name; False: no such column; None: the usual name, if it is there
 Digest = bytes
@@ -39,7 +39,7 @@ SPLITS: Mapping[str, Split] = {
 }
 WIDTH = 80
 SHOWN = 3  # examples of each finding in the printed report
-LONGEST = 40  # characters of a name in it
+LONGEST, LONGEST_TEXT = 40, 60  # characters of a name in it, and of a task
 _CONTROL = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 _DIGITS = re.compile(r"\d+")
 
@@ -59,6 +59,7 @@ class Leak:
 
     train: tuple[str, ...]  # ids
     held_out: tuple[str, ...]
+    texts: tuple[str, ...] = field(default=(), compare=False)  # of the first of each, shortened, for people
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,10 +98,7 @@ class TaskReport:
                 f"LEAK: the same input is in train and held out, {len(self.leaks)} times: {_pairs(self.leaks)}."
             )
         if self.near_leaks:
-            found.append(
-                f"Near duplicates in train and held out (the same but for case, spaces and digits), "
-                f"{len(self.near_leaks)} groups: {_pairs(self.near_leaks)}."
-            )
+            found.append(_near(self.near_leaks))
         if self.split_families:
             found.append(f"Families in both splits: {_some(self.split_families)}.")
         if self.duplicates:
@@ -198,6 +196,7 @@ def _part(whole: TaskReport, train: Iterable[TaskItem], held_out: Iterable[TaskI
             Leak(
                 train=tuple(filter(ids.__contains__, leak.train)),
                 held_out=tuple(filter(ids.__contains__, leak.held_out)),
+                texts=leak.texts,
             )
             for leak in leaks
         )
@@ -584,7 +583,11 @@ def _groups(train: list[_Draft], held_out: list[_Draft], key: Callable[[_Draft],
 
 def _as_leaks(groups: Iterable[_Group]) -> tuple[Leak, ...]:
     return tuple(
-        Leak(train=tuple(draft.task.id for draft in train), held_out=tuple(draft.task.id for draft in held_out))
+        Leak(
+            train=tuple(draft.task.id for draft in train),
+            held_out=tuple(draft.task.id for draft in held_out),
+            texts=tuple(task_texts(some[0].task.row())[0][: 2 * LONGEST_TEXT] for some in (train, held_out)),
+        )
         for train, held_out in groups
     )
 
@@ -638,14 +641,24 @@ def _task_set(train: tuple[TaskItem, ...], held_out: tuple[TaskItem, ...], **fou
     return TaskSet(train, held_out, report)
 
 
-def _show(text: str) -> str:
+def _show(text: str, longest: int = LONGEST) -> str:
     plain = text if text.isprintable() else ascii(text)[1:-1]
-    return plain if len(plain) <= LONGEST else plain[: LONGEST - 1] + "…"
+    return plain if len(plain) <= longest else plain[: longest - 1] + "…"
 
 
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(map(_show, names[:SHOWN])) + more
+
+
+def _near(leaks: Sequence[Leak]) -> str:
+    """How many tasks are nearly alike, and the first two as they read."""
+    train, held_out = (len({one for leak in leaks for one in getattr(leak, name)}) for name in ("train", "held_out"))
+    first, of = leaks[0], f"{train} train and {held_out} held-out task{'s' if max(train, held_out) > 1 else ''}"
+    shown = " and ".join(f"{_show(text, LONGEST_TEXT)!r}" for text in first.texts)
+    like = f", such as {shown} ({_show(first.train[0])}, {_show(first.held_out[0])})" if first.texts else ""
+    among = f" in {len(leaks)} groups" if len(leaks) > 1 else ""
+    return f"Near duplicates: {of}{among} are the same but for case, spaces and digits{like}."
 
 
 def _pairs(leaks: Sequence[Leak]) -> str:

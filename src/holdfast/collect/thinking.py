@@ -29,6 +29,7 @@ from holdfast.contracts.budget import (
     Trigger,
 )
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.spending import LENGTHS
 from holdfast.contracts.trace import ModelCall
 
 UNSURE = 0.5  # below, an answer's confidence is low
@@ -436,7 +437,6 @@ def mode_of(call: ModelCall) -> Mode | None:
 Messages = Sequence[Mapping[str, Any]]
 Ask = Callable[[Messages, Mapping[str, Any]], Awaitable[ModelCall]]  # one request to the endpoint, as it is
 OPEN, CLOSE = "<think>\n", "\n</think>\n\n"
-LENGTHS = ("max_tokens", "max_completion_tokens")  # the names an endpoint may know for the answer's length
 OPENAI_OWNERS = ("openai", "openai-internal", "system")  # whose newer models refuse the older name
 ANSWER_ROOM = 1024  # tokens of an answer beside the thinking
 

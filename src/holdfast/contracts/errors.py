@@ -157,7 +157,7 @@ class Fault(HoldfastError):
 
 
 class NoSuccess(HoldfastError):
-    """The first rollouts of a run all failed by one error: the others would only fail, too."""
+    """The first rollouts of a run all failed by one error, or nothing is left to pay for more: it ends here."""
 
     exit_code = 3
 

@@ -460,6 +460,12 @@ class Experience:
     def signals(self) -> tuple[RewardTerm, ...]:
         return () if self.breakdown is None else self.breakdown.signals
 
+    @property
+    def latency_s(self) -> float | None:
+        """From its first span's beginning to its last one's end; None: nothing was timed."""
+        ends = [span.ended_at for span in self.spans if span.ended_at is not None]
+        return max(0.0, max(ends) - min(span.started_at for span in self.spans)) if ends else None
+
     def trajectory(self, channels: tuple[str, ...] | None = None, *, discount: float = 0.99) -> Trajectory:
         """Its published record; BadRecord where it decided nothing, or nothing that counts was measured."""
         return trajectory(

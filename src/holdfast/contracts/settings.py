@@ -392,6 +392,7 @@ class PromptSearchBlock(BaseModel):
     money: Weight | None = None  # the same in money
     prices: Annotated[tuple[Weight, Weight], Field(strict=False)] | None = None  # of a million tokens read, written
     token_price: Weight = 0.0  # reward that a thousand tokens of an answer cost
+    second_price: Weight = 0.0  # reward that a second of a rollout costs
     forbidden: Entries = ()  # strings that no proposed prompt may contain
     allowed: Entries = ()  # expected answers that it may name all the same, as labels
     reflection: ReflectionBlock | None = None
@@ -603,6 +604,7 @@ LATER: Mapping[str, Any] = {  # keys that came later, and their defaults
     "device": "auto",
     "dtype": "auto",
     "vllm": [],
+    "prompt_search.second_price": 0.0,
     "improve.algorithm": None,
     "improve.prove.cluster": None,
     "improve.prove.reuse_live": False,

@@ -23,6 +23,7 @@ from holdfast.contracts.errors import BadInput, HoldfastError
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import encode
+from holdfast.contracts.spending import Taken, bound, price
 from holdfast.contracts.task import TaskItem, task_of, task_texts
 from holdfast.contracts.trace import SpanKind
 from holdfast.learn.proposers import (
@@ -79,13 +80,15 @@ class Arm:
     note: str = ""  # why it was written
     quotes: frozenset[int] = frozenset()  # places of tasks that it quotes: it cannot be measured there
     out: str | None = None  # why it was dropped
-    values: Mapping[int, float] = field(default_factory=dict)  # by place: the reward less the price of its tokens
+    values: Mapping[int, float] = field(default_factory=dict)  # by place: the reward less the price of tokens and time
     rewards: Mapping[int, float] = field(default_factory=dict)
     tokens: Mapping[int, int] = field(default_factory=dict)
+    seconds: Mapping[int, float] = field(default_factory=dict)
     asked: frozenset[int] = frozenset()  # places it was run at, those without a reward too
 
     def record(self) -> dict[str, Any]:
-        cells = {name: {str(at): value for at, value in getattr(self, name).items()} for name in MEASURED}
+        measured = {name: getattr(self, name) for name in MEASURED}
+        cells = {name: {str(at): value for at, value in some.items()} for name, some in measured.items()}
         places = {name: sorted(getattr(self, name)) for name in PLACES}
         told = {"by": self.by, "note": self.note, "out": self.out, "parents": list(self.parents)}
         return {"prompt": self.prompt.manifest, **told, **places, **cells}
@@ -94,11 +97,11 @@ class Arm:
     def from_record(cls, record: Mapping[str, Any]) -> Arm:
         known: dict[str, Any] = {name: record[name] for name in ("by", "note", "out")}
         known |= {name: frozenset(record[name]) for name in PLACES}
-        known |= {name: {int(at): value for at, value in record[name].items()} for name in MEASURED}
+        known |= {name: {int(at): value for at, value in record.get(name, {}).items()} for name in MEASURED}
         return cls(prompt=Prompt.from_manifest(record["prompt"]), parents=tuple(record["parents"]), **known)
 
 
-MEASURED, PLACES = ("values", "rewards", "tokens"), ("quotes", "asked")
+MEASURED, PLACES = ("values", "rewards", "tokens", "seconds"), ("quotes", "asked")
 
 
 def arms_in(data: Mapping[str, Any]) -> list[Arm]:
@@ -124,21 +127,24 @@ class Spent:
     money: float = 0.0
     largest_tokens: int = 0  # of one rollout
     largest_money: float = 0.0
+    reserved_tokens: int = 0  # the most that one call could have taken: so much has to be there for the next
+    reserved_money: float = 0.0
 
-    def after(self, rollouts: int, each: Sequence[tuple[int, int]], prices: tuple[float, float]) -> Spent:
-        """With so many more rollouts; `each` has the tokens that were read and written, of all that took some."""
-        tokens, costs = [sum(one) for one in each], [_cost(one, prices) for one in each]
+    def after(
+        self, rollouts: int, each: Sequence[Taken], prices: tuple[float, float], bounds: Sequence[Taken] = ()
+    ) -> Spent:
+        """With so many more rollouts; `each` has the tokens that were read and written, of all that took some, and
+        `bounds` what could have been, of each call."""
+        tokens, costs = [sum(one) for one in each], [price(one, prices) for one in each]
         return Spent(
             rollouts=self.rollouts + rollouts,
             tokens=self.tokens + sum(tokens),
             money=self.money + fsum(costs),
             largest_tokens=max([self.largest_tokens, *tokens]),
             largest_money=max([self.largest_money, *costs]),
+            reserved_tokens=max([self.reserved_tokens, *map(sum, bounds)]),
+            reserved_money=max([self.reserved_money, *(price(one, prices) for one in bounds)]),
         )
-
-
-def _cost(tokens: tuple[int, int], prices: tuple[float, float]) -> float:
-    return (tokens[0] * prices[0] + tokens[1] * prices[1]) / 1e6
 
 
 LEAST = {"rollouts": "at least 1", "tokens": "at least 1", "money": "a number, and not negative"}
@@ -157,6 +163,7 @@ class PromptSearch:
         money: The same in money, at these `prices`.
         prices: Of a million tokens that are read, and of a million that are written.
         token_price: Reward that a thousand tokens of an answer cost: equal quality in fewer tokens wins.
+        second_price: Reward that a second of a rollout costs: equal quality in less time wins.
         forbidden: Strings that no proposed prompt may contain.
         allowed: Expected answers that a prompt may name all the same, as the labels of a classification.
     """
@@ -172,6 +179,8 @@ class PromptSearch:
     tokens: int | None = field(default=None, metadata=LATER)
     money: float | None = field(default=None, metadata=LATER)
     prices: tuple[float, float] | None = field(default=None, metadata=LATER)
+    second_price: float = field(default=0.0, metadata=LATER)
+    is_timed: bool = field(default=True, metadata=LATER)  # False: the same bytes each time, so no durations
     seed: int = 0
     held_out: Sequence[Any] = ()  # inputs that must not be among the tasks
 
@@ -188,8 +197,12 @@ class PromptSearch:
         if self.money is not None and self.prices is None:
             why, remedy = "what tokens cost is not known", "give prices, as in prices=(0.15, 0.60) for a million each"
             raise BadInput(f"prompt_search: money = {self.money:g}", why=why, remedy=remedy)
-        if not (isfinite(self.token_price) and self.token_price >= 0.0):
-            raise BadInput(f"prompt_search: token_price = {self.token_price}", why="must be finite and not negative")
+        for name in ("token_price", "second_price"):
+            if not (isfinite(price := getattr(self, name)) and price >= 0.0):
+                raise BadInput(f"prompt_search: {name} = {price}", why="must be finite and not negative")
+        if self.second_price and not self.is_timed:
+            why = "a deterministic run measures no time"
+            raise BadInput(f"prompt_search: second_price = {self.second_price:g}", why=why, remedy="leave one out")
 
     @property
     def writers(self) -> dict[str, Proposer]:
@@ -261,12 +274,13 @@ class PromptSearch:
     def _paid(self, spent: Spent, share: float) -> list[int]:
         """Rollouts that each such budget pays for; before the first one nobody knows what they take."""
         found = []
-        for limit, used, largest in (
-            (self.tokens, spent.tokens, spent.largest_tokens),
-            (self.money, spent.money, spent.largest_money),
+        for limit, used, largest, kept in (
+            (self.tokens, spent.tokens, spent.largest_tokens, spent.reserved_tokens),
+            (self.money, spent.money, spent.largest_money, spent.reserved_money),
         ):
             if limit is not None:
-                found.append(max(0, int((share * limit - used) / (MARGIN * largest))) if largest else 1)
+                free = min(share * limit, limit - kept) - used
+                found.append(max(0, int(free / (MARGIN * largest))) if largest else 1)
         return found
 
     def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
@@ -275,7 +289,7 @@ class PromptSearch:
         kept, phase, fresh = list[dict[str, Any]](), SEARCH, set[int]()
         for one in experiences:
             phase, _, _, place, arm = one.rollout.rpartition("/")[2].split("-")
-            arms[int(arm)] = _measured(arms[int(arm)], int(place), one, self.token_price)
+            arms[int(arm)] = self._measured(arms[int(arm)], int(place), one)
             kept.append({"arm": int(arm), "place": int(place), **_attempt(one)})
             fresh.add(int(place))
         attempts, race, is_over = [*data["attempts"], ctx.save(kept)], Race(arms), phase == CONFIRM
@@ -286,7 +300,9 @@ class PromptSearch:
         if self.writers and not is_over and race.arms[0].values:  # nobody proposes from nothing
             done = [one for blob in attempts for one in ctx.read(blob)]
             refused = self._extend(race, done, taken)
-        spent = self._spent(data).after(batch.count, [one for one in taken if any(one)], self.prices or (0.0, 0.0))
+        bounds = [bound(call.messages, call.sampling) for one in experiences for call in one.calls]
+        used, prices = [one for one in taken if any(one)], self.prices or (0.0, 0.0)
+        spent = self._spent(data).after(batch.count, used, prices, bounds if self.tokens or self.money else ())
         told = _metrics(state, experiences, self.held_out) | {"phase": phase, "reward": race.mean(best), "gain": gain}
         told |= {"arms": race.table(best), "spent": spent.rollouts, "budget": self.budget, "refused": refused}
         told["prompt_search"] = {**self._figures(spent), **race.summary(best), "round": state.step + 1}
@@ -302,6 +318,22 @@ class PromptSearch:
         kept_data |= {"refused": [*data.get("refused", ()), *refused][-MOST_REFUSED:], "fresh": sorted(fresh)}
         following = state.next(metrics=told, arms=_packed(race.arms), **kept_data)
         return replace(following, candidate=race.arms[best].prompt if best else None)
+
+    def _measured(self, arm: Arm, place: int, one: Experience) -> Arm:
+        """What nobody scored is missing; it was paid for all the same, and is not asked for again."""
+        asked = arm.asked | {place}
+        if one.reward is None:
+            return replace(arm, asked=asked)
+        tokens, seconds = _tokens(one)[1], one.latency_s if self.is_timed else None
+        cost = self.token_price * tokens / 1000.0 + self.second_price * (seconds or 0.0)
+        return replace(
+            arm,
+            asked=asked,
+            rewards={**arm.rewards, place: one.reward},
+            tokens={**arm.tokens, place: tokens},
+            seconds=arm.seconds if seconds is None else {**arm.seconds, place: float(f"{seconds:.3g}")},
+            values={**arm.values, place: one.reward - cost},
+        )
 
     def _figures(self, spent: Spent) -> dict[str, Any]:
         """What is spent of what, in the units of the budget."""
@@ -418,21 +450,6 @@ def _has_tools(one: Experience) -> bool:
     )
 
 
-def _measured(arm: Arm, place: int, one: Experience, price: float) -> Arm:
-    """What nobody scored is missing; it was paid for all the same, and is not asked for again."""
-    asked = arm.asked | {place}
-    if one.reward is None:
-        return replace(arm, asked=asked)
-    tokens = _tokens(one)[1]
-    return replace(
-        arm,
-        asked=asked,
-        rewards={**arm.rewards, place: one.reward},
-        tokens={**arm.tokens, place: tokens},
-        values={**arm.values, place: one.reward - price * tokens / 1000.0},
-    )
-
-
 # The race ------------------------------------------------------------------------------------------------------------
 
 
@@ -443,13 +460,11 @@ class Race:
         self.arms, self.block = list(arms), BLOCK
 
     def mean(self, arm: int) -> float | None:
-        rewards = self.arms[arm].rewards.values()
-        return fsum(rewards) / len(rewards) if rewards else None
+        return mean_of(self.arms[arm].rewards)
 
     def differences(self, arm: int, other: int, places: Collection[int] | None = None) -> list[float]:
         """Of one prompt over another, on every task that both have done."""
-        one, two = self.arms[arm].values, self.arms[other].values
-        return [one[at] - two[at] for at in one if at in two and (places is None or at in places)]
+        return _paired(self.arms[arm].values, self.arms[other].values, places)
 
     def gain(self, arm: int, other: int, prior: float = 0.0) -> tuple[float, float]:
         """Of one prompt over another: the mean and the standard deviation of what is believed, drawn towards the
@@ -461,6 +476,26 @@ class Race:
         gains = {arm: self.gain(arm, 0)[0] for arm, one in enumerate(self.arms) if arm and one.out is None}
         found = max(gains, key=lambda arm: (gains[arm], -arm), default=0)
         return (found, gains[found]) if found and gains[found] > 0.0 else (0, 0.0)
+
+    def pareto(self) -> list[int]:
+        """The prompts that no other beats in reward, tokens and seconds together, each as its difference to the prompt
+        in force on the tasks that both have done. What was hardly tried is not among them."""
+        known = {arm: self._objectives(arm) for arm, one in enumerate(self.arms) if one.out is None and one.rewards}
+        tried = {arm for arm in known if len(self.arms[arm].rewards) >= min(BLOCK, len(self.arms[0].rewards))}
+        return [
+            arm
+            for arm in sorted(tried)
+            if not any(known[other] != known[arm] and _is_beaten(known[arm], known[other]) for other in tried)
+        ]
+
+    def _objectives(self, arm: int) -> tuple[float, float, float]:
+        """More is better in each."""
+        return tuple(  # type: ignore[return-value]
+            sign * fsum(d) / len(d)
+            if (d := _paired(getattr(self.arms[arm], name), getattr(self.arms[0], name)))
+            else 0.0
+            for name, sign in (("rewards", 1.0), ("tokens", -1.0), ("seconds", -1.0))
+        )
 
     def drop(self) -> None:
         """Whoever is worse than the best one by a confidence sequence leaves, and keeps its reason."""
@@ -593,7 +628,8 @@ class Race:
                 "rollouts": len(one.asked),
                 "reward": self.mean(arm),
                 "gain": self.gain(arm, 0)[0] if one.values else None,
-                "tokens": fsum(one.tokens.values()) / len(one.tokens) if one.tokens else None,
+                "tokens": mean_of(one.tokens),
+                "seconds": mean_of(one.seconds),
                 "is_best": arm == best,
                 "dropped": one.out,
             }
@@ -609,6 +645,7 @@ class Race:
             "candidates": len(self.arms) - 1,
             "dropped": sum(one.out is not None for one in self.arms),
             "front": {self.arms[tried[at]].prompt.version: n for at, n in wins if at < len(tried)},
+            "pareto": [self.arms[arm].prompt.version for arm in self.pareto()][:MOST_FRONT],
             "best": self.arms[best].prompt.version if best else None,
         }
 
@@ -633,6 +670,18 @@ class Race:
             return f"{shown}, where number {best} {'did better' if ahead > 0 else 'did as well and is preferred'}"
         told = f"{gain:+.2f} against the prompt in force on {len(d)} tasks"
         return told if gain <= 0.0 else f"{told}, behind the winners of the search"
+
+
+def _paired(one: Mapping[int, float], two: Mapping[int, float], places: Collection[int] | None = None) -> list[float]:
+    return [one[at] - two[at] for at in one if at in two and (places is None or at in places)]
+
+
+def _is_beaten(one: Sequence[float], other: Sequence[float]) -> bool:
+    return all(mine <= theirs for mine, theirs in zip(one, other, strict=True))
+
+
+def mean_of(cells: Mapping[int, float]) -> float | None:
+    return fsum(cells.values()) / len(cells) if cells else None
 
 
 def posterior(d: Sequence[float], prior: float) -> tuple[float, float]:

@@ -186,6 +186,7 @@ PANELS: tuple[Panel, ...] = tuple(
         (conversation.rollout, "One rollout, turn by turn", ROLLOUT),
         (conversation.group, "The rollouts of a group side by side", GROUP),
         (learning_views.learning, "How a run learns", (RUN,)),
+        (learning_views.search, "The searches of a run for a prompt: rounds, front and budget", (RUN,)),
         (views.tools, "Tool adoption of a run", (RUN, PAGE)),
         (views.budgets, "Thinking budgets of a run", (RUN, PAGE, AFTER)),
         (release_views.proofs, "Versions that rest on evidence", ()),

@@ -75,6 +75,22 @@ def learning(store: Store, run_id: str, *, now: float) -> Brief:
     }
 
 
+def search(store: Store, run_id: str, *, now: float) -> Brief:
+    """{"run": id, "searches": [search]}, one for each iteration; see `pipeline.prompts.searches`. The tasks and what
+    each prompt earned where are on the page that `improve` and `policy show` write."""
+    from holdfast.operate.prompt_page import headline
+    from holdfast.pipeline.prompts import searches
+
+    found = store.runs.get(run_id)
+    told = [{**one, "headline": headline(one)} for one in searches(store, found.id)]
+    return {"run": found.id, "searches": [_without(one) for one in told]}
+
+
+def _without(search: Mapping[str, Any]) -> Brief:
+    prompts = [{name: value for name, value in one.items() if name != "cells"} for one in search["prompts"]]
+    return {**{name: value for name, value in search.items() if name != "tasks"}, "prompts": prompts}
+
+
 def has_curves(store: Store, run_id: str) -> bool:
     """Whether any of its steps has a value to draw; a proof's only step, for one, has none."""
     steps, _ = store.figures.steps(run_id)

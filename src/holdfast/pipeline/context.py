@@ -42,6 +42,7 @@ from holdfast.contracts.policy import Actor, Checkpoint, Policy
 from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.rollout import RolloutState, Task
 from holdfast.contracts.run import RunRecord
+from holdfast.contracts.spending import SpendLimit, limited_by
 from holdfast.contracts.task import TaskItem, task_of
 from holdfast.pipeline.experiments import expose, tell_outcomes
 from holdfast.reward.turns import TurnRewards
@@ -94,6 +95,8 @@ class Runtime:
         self.tools: Sequence[Mapping[str, Any]] = getattr(agent, "tools", ())  # that tasks may name
         self.turns = replace(turns or TurnRewards(), catalog=self.tools)
         self.is_captured = proxy_url is not None
+        self.is_metered = proxy_url is None and executor is None  # else calls are made by others
+        self.limit: SpendLimit | None = None  # of what calls may take, from when it is set
         self._actors: dict[str, Actor] = {}
         self._lock = threading.Lock()
         self._home = AgentRuntime(agent, score, self.complete, time.time, proxy_url=proxy_url, has_budgets=has_budgets)
@@ -115,6 +118,8 @@ class Runtime:
     def open(self, policy: Policy) -> Actor:
         """The policy, ready to act: attempts of its version find it from now on."""
         actor = policy.open(self.engine)
+        if self.limit is not None and actor.complete is not None:
+            actor = replace(actor, complete=limited_by(self.limit, actor.complete))
         with self._lock:
             self._actors[policy.version] = actor
         return actor
@@ -385,6 +390,9 @@ class StepContext:
             if self.store.views.is_done(self.run, step=self.name):
                 return
             await self.store.changes.moved(FINISHED, seen)
+            limit = self._run.spec.runtime.limit
+            if limit is not None and (refusal := limit.refusal) is not None:
+                raise NoSuccess(refusal.what, why=refusal.why, remedy=refusal.remedy)
             if not self._run.is_sound:
                 self._run.is_sound = await asyncio.to_thread(check_first, self.store, self.run)
             await asyncio.sleep(self._run.spec.look_s)

@@ -10,7 +10,8 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -31,6 +32,7 @@ from holdfast.pipeline.held_out import HeldOut
 from holdfast.pipeline.history import history_of, setup_of
 from holdfast.pipeline.leaks import refuse_taught
 from holdfast.pipeline.promote import Candidate, PromotionRequest, promote, summed
+from holdfast.pipeline.prompts import limit_of, limited
 from holdfast.pipeline.prove import InterimAnalysis, ProveConfig, episodes_of, is_checked, prove
 from holdfast.pipeline.run import DurableRun
 from holdfast.promote.alpha_account import Charge
@@ -63,6 +65,11 @@ class Spec:
 
 async def improve(run: DurableRun, spec: Spec) -> IterationResult | None:
     """Collect, learn, prove, decide; again until the iterations are spent. The last decision."""
+    async with held_to_budget(run, spec) as held:
+        return await _improve(run, held)
+
+
+async def _improve(run: DurableRun, spec: Spec) -> IterationResult | None:
     decided: IterationResult | None = None
     why = spec.manifest.get(WAIVED)
     if why and (noted := note_waiver(run.store, run.id, why, who=run.who, now=run.clock())) is not None:
@@ -89,6 +96,20 @@ async def improve(run: DurableRun, spec: Spec) -> IterationResult | None:
         decided = await run.step(f"{n}/decide", partial(decide, strict, run.done), live, state, found)
         base = Version(policy=state.candidate) if decided.is_accepted else base
     return decided
+
+
+@asynccontextmanager
+async def held_to_budget(run: DurableRun, spec: Spec) -> AsyncIterator[Spec]:
+    """The same, where no call is made that could pass a budget in tokens or money."""
+    limit = await asyncio.to_thread(limit_of, run, spec.algorithm, spec.iterations)
+    if limit is None:
+        yield spec
+        return
+    run.spec.runtime.limit = limit
+    try:
+        yield replace(spec, algorithm=limited(spec.algorithm, limit))
+    finally:
+        await asyncio.to_thread(limit.close)
 
 
 def within_budget(spec: Spec, state: AlgorithmState) -> Spec:

@@ -15,18 +15,20 @@ from holdfast.contracts.agent import load_named
 from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Evidence
+from holdfast.contracts.lines import say
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import loads
 from holdfast.contracts.run import RunRecord, RunState, StepRecord
 from holdfast.contracts.settings import PromptSearchBlock
+from holdfast.contracts.spending import SpendLimit, limited_by
 from holdfast.contracts.task import task_texts
-from holdfast.learn.prompt_search import Arm, PromptSearch, Race, arms_in
+from holdfast.learn.prompt_search import Arm, PromptSearch, Race, arms_in, mean_of
 from holdfast.learn.proposers import Demonstrations, Edits, Merge, Proposer, Reflection, Regression
-from holdfast.pipeline.run import NO_SUCCESS
-from holdfast.policies.prompt import Prompt
+from holdfast.pipeline.run import NO_SUCCESS, DurableRun
+from holdfast.policies.prompt import LOCAL, Prompt
 from holdfast.store.store import Store
 
-LOCAL = "local/"  # a model of this machine, in the name of a prompt's model
+SPENDING = "spending"  # the kind of the ledger's entries: what a run may have spent by now
 PROOF_SHARE = 2 / 3  # of a budget of rollouts that may be kept for the proof
 Connect = Callable[[str, str | None], Complete]  # the model at an address; None: the usual one
 
@@ -70,6 +72,35 @@ def connected(algorithm: Any, connect: Connect) -> Any:
     return replace(algorithm, proposers=made)
 
 
+def limit_of(run: DurableRun, algorithm: Any, iterations: int) -> SpendLimit | None:
+    """What a run's calls may take by its budget in tokens or money; a run that is taken up goes on from what it may
+    have spent. Calls that others make for us are only counted afterwards, which is said."""
+    limits = {name: getattr(algorithm, name, None) for name in ("tokens", "money")}
+    kept = {name: limit * iterations for name, limit in limits.items() if limit is not None}
+    if not kept:
+        return None
+    if not run.spec.runtime.is_metered:
+        say("budget: calls by a capture proxy or worker processes are counted after a round, and may pass it by one")
+        return None
+    known = [one.body for one in run.store.ledger.entries(run=run.id) if one.kind == SPENDING]
+
+    def note(spent: Mapping[str, float]) -> None:
+        run.store.ledger.append(SPENDING, dict(spent), who=run.who, now=run.clock(), run=run.id).result()
+
+    return SpendLimit(kept, algorithm.prices, spent=known[-1] if known else None, note=note)
+
+
+def limited(algorithm: Any, limit: SpendLimit) -> Any:
+    """The same with what its reflections ask held to the limit, too."""
+    made = [
+        replace(one, ask=TextModel(limited_by(limit, one.ask.complete)))
+        if isinstance(one, Reflection) and isinstance(one.ask, TextModel)
+        else one
+        for one in algorithm.proposers or ()
+    ]
+    return replace(algorithm, proposers=made) if made else algorithm
+
+
 def local_engine(connect: Callable[[str], Complete | None], *, slots: int, seed: int, deterministic: bool) -> Engine:
     """Models of this machine answer for prompts that name one, others at their address."""
     from holdfast.policies.engine import LocalEngine
@@ -88,7 +119,13 @@ def local_engine(connect: Callable[[str], Complete | None], *, slots: int, seed:
 
 
 def search_from(
-    block: PromptSearchBlock, base: Prompt, *, held_out: Sequence[Any], seed: int, iterations: int
+    block: PromptSearchBlock,
+    base: Prompt,
+    *,
+    held_out: Sequence[Any],
+    seed: int,
+    iterations: int,
+    is_timed: bool = True,
 ) -> PromptSearch:
     """The algorithm that a block of settings asks for, on this prompt; reflections are not connected yet."""
     if not any(isinstance(text, str) for text in base.texts.values()):
@@ -98,6 +135,8 @@ def search_from(
         proposers=_proposers(block, seed),
         prompts=block.candidates,
         token_price=block.token_price,
+        second_price=block.second_price,
+        is_timed=is_timed,
         forbidden=block.forbidden,
         allowed=block.allowed,
         seed=seed,
@@ -183,9 +222,9 @@ def searches(store: Store, run: str) -> list[dict[str, Any]]:
     """Every search of a run, one for each iteration, as plain data for reports, pages and commands:
 
     {"run", "iteration", "round", "is_over", "spent", "budget",
-     "prompts": [{"number", "version", "texts", "by", "parents", "note", "rollouts", "score", "gain", "tokens", "why",
-                  "is_best", "cells": {place: reward}}],
-     "refused": [sentence], "tasks": {place: what was asked}, "optimized": {name: text}|None,
+     "prompts": [{"number", "version", "texts", "by", "parents", "note", "rollouts", "score", "gain", "tokens",
+                  "seconds", "why", "is_best", "on_front", "cells": {place: reward}}],
+     "gains": [of the best so far, by round], "refused": [sentence], "tasks": {place: what was asked}, "optimized": {name: text}|None,
      "held_out": {"release", "is_accepted", "difference", "corrected", "interval", "p_value", "tasks", "reasons"}|None,
      "nothing": why there was nothing to prove|None, "stopped": how and why the run ended before it was decided|None}"""
     steps = store.steps.of_run(run)
@@ -194,7 +233,14 @@ def searches(store: Store, run: str) -> list[dict[str, Any]]:
         if "prompt_search" in one.body:
             told[int(one.body["state"]["iteration"])] = one
     decided = {int(one.body["iteration"]): one.body for one in steps if one.name.endswith("/decide")}
-    return [_search(store, store.runs.get(run), n, one.body, decided.get(n)) for n, one in sorted(told.items())]
+    gains: dict[int, list[float]] = {}
+    for one in steps:
+        if "prompt_search" in one.body:
+            gains.setdefault(int(one.body["state"]["iteration"]), []).append(float(one.body.get("gain") or 0.0))
+    return [
+        {**_search(store, store.runs.get(run), n, one.body, decided.get(n)), "gains": gains[n]}
+        for n, one in sorted(told.items())
+    ]
 
 
 def _search(
@@ -247,7 +293,9 @@ def _prompt(race: Race, number: int, best: int, fresh: Sequence[int]) -> dict[st
         "rollouts": len(arm.asked),
         "score": race.mean(number),
         "gain": race.gain(number, 0)[0] if number and arm.values else None,
-        "tokens": sum(arm.tokens.values()) / len(arm.tokens) if arm.tokens else None,
+        "tokens": mean_of(arm.tokens),
+        "seconds": mean_of(arm.seconds),
+        "on_front": number in race.pareto(),
         "why": race.fate(number, best, fresh),
         "is_best": number == best and best > 0,
         "cells": {str(place): value for place, value in sorted(arm.rewards.items())},

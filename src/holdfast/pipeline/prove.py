@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -59,8 +58,6 @@ def episode(experience: Experience, *, task: str, seed: int, lowest: float = 0.0
         return None
     told = next((signals[name] for name in CHECKED if name in signals), None)
     total = None if experience.breakdown is None else experience.breakdown.total
-    ends = [span.ended_at for span in experience.spans if span.ended_at is not None]
-    starts = [span.started_at for span in experience.spans]
     counts = [len(call.completion_ids) for call in experience.calls if call.completion_ids is not None]
     return Episode(
         task=task,
@@ -68,7 +65,7 @@ def episode(experience: Experience, *, task: str, seed: int, lowest: float = 0.0
         reward=lowest if total is None else total,
         safety_cost=signals.get(SAFETY),
         success=0.0 if experience.state is RolloutState.FAILED else told,
-        latency_s=max(0.0, max(ends, default=-inf) - min(starts)) if ends and starts else None,
+        latency_s=experience.latency_s,
         tokens=sum(counts) if counts else None,
         rollout=experience.rollout,
     )

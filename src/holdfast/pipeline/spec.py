@@ -186,7 +186,12 @@ def _prompt_search(
 
     asked, seeds = settings.prompt_search or PromptSearchBlock(), block.prove.seeds
     algorithm = prompts.search_from(
-        asked, policy, held_out=settings.val, seed=settings.seed, iterations=block.iterations
+        asked,
+        policy,
+        held_out=settings.val,
+        seed=settings.seed,
+        iterations=block.iterations,
+        is_timed=not settings.deterministic,
     )
     if asked.rollouts is not None:
         kept = prompts.proof_part(asked.rollouts, len(held_out), seeds)

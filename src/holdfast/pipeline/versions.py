@@ -69,11 +69,16 @@ def weights_of(store: Store, name: str) -> str:
 
 
 def endpoint_model(store: Store, release: Release) -> str | None:
-    """The model of a release of resources that answers from an address; None where it is one of this machine."""
-    model = release.manifest.get("model")
-    if not release.source.startswith("resources:") or not isinstance(model, str) or is_near(store, model):
-        return None
-    provider, _, name = model.partition("/")
+    """The model of a release of texts that answers from an address; None where it is one of this machine."""
+    kept = release.manifest.get("policy")
+    policy = policy_from(kept) if isinstance(kept, Mapping) and "type" in kept else None
+    if isinstance(policy, Prompt):
+        model = policy.model if policy.local_model is None else None
+    else:
+        named = release.manifest.get("model")
+        is_far = release.source.startswith("resources:") and isinstance(named, str) and not is_near(store, named)
+        model = str(named) if is_far else None
+    provider, _, name = (model or "").partition("/")
     return name if provider == "openai" and name else model  # only that is a mere prefix
 
 
@@ -113,12 +118,16 @@ def open_local(
     from holdfast.policies.model import Model, load
 
     policy = Model(version.weights) if version.policy is None else policy_from(version.policy)
+    is_prompt = isinstance(policy, Prompt)
+    if isinstance(policy, Prompt) and policy.local_model is not None:
+        policy = Model(policy.local_model)
     if not isinstance(policy, Model):
         why = f"its model {policy.manifest.get('model')} answers from an address"
         remedy = f"holdfast release serve {version.name.rpartition('@')[0]} --upstream URL"
         raise BadInput(f"release {version.name}", why=why, remedy=remedy)
     model, sha256 = load(policy, files)
-    _check_same(version, sha256)
+    if not is_prompt:  # a prompt names its model, and not that model's bytes
+        _check_same(version, sha256)
     return Local(
         model,
         name=f"local/{version.name}",

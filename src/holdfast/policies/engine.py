@@ -534,6 +534,7 @@ class ModelVersion:
     """One version of a model of ours as something that answers messages: see `local.Local`."""
 
     takes_seed = True
+    max_tokens = Sampling().max_tokens  # of an answer, where a call does not say
 
     def __init__(self, engine: LocalEngine, policy: Model) -> None:
         self._engine, self._policy = engine, policy

@@ -13,6 +13,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.policy import Actor
 from holdfast.contracts.release import PolicyKind
 
+LOCAL = "local/"  # how the name of a model of this machine begins
 PINNED = "_policy"  # in the resources of a version: the model and the sampling that the texts are proved with
 
 
@@ -53,6 +54,12 @@ class Prompt:
     def with_texts(self, texts: Mapping[str, Any]) -> Prompt:
         """The same model with some texts replaced."""
         return Prompt({**self.texts, **texts}, model=self.model, sampling=self.sampling)
+
+    @property
+    def local_model(self) -> str | None:
+        """The name of a model of this machine; None: it answers from an address, or there is none."""
+        name = (self.model or "").removeprefix(LOCAL)
+        return name if name != (self.model or "") else None
 
     @property
     def resources(self) -> dict[str, Any]:

@@ -45,6 +45,7 @@ ALL: dict[str, View] = {
         store, newest(store), some(store)["group"], **NOW, near=some(store)["key"]
     ),
     "learning": lambda store: learning_views.learning(store, newest(store), **NOW),
+    "search": lambda store: learning_views.search(store, newest(store), **NOW),
     "proofs": lambda store: release_views.proofs(store, **NOW),
     "proof": lambda store: release_views.proof(store, "sprout@2", **NOW),
     "releases": lambda store: release_views.releases(store, **NOW),

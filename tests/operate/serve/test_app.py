@@ -40,6 +40,7 @@ ASKED = {  # what a route has to be asked with
     "/api/rollout": {"rollout": ROLLOUT},
     "/api/group": {"run": RUN, "group": "group-1"},
     "/api/learning": {"run": RUN},
+    "/api/search": {"run": RUN},
     "/api/tools": {"run": RUN},
     "/api/budgets": {"run": RUN},
     "/api/proof": {"release": "sprout@2"},

@@ -15,7 +15,8 @@ const CURVES = [["reward", "Reward", "mean over rollouts"], ["loss", "Loss", "of
 async function load([id], query) {
   const { runs, learnt } = await get("runs", { most: 50 });
   const chosen = id ?? learnt ?? runs[0]?.id;
-  return { runs: runs.map(one => one.id), data: chosen ? await get("learning", { run: chosen }) : null };
+  const [data, search] = chosen ? await Promise.all([get("learning", { run: chosen }), get("search", { run: chosen })]) : [null, null];
+  return { runs: runs.map(one => one.id), data, searches: search?.searches ?? [] };
 }
 
 function curve(points, [name, title, says]) {
@@ -43,20 +44,54 @@ function audit(data) {
   ];
 }
 
-function draw({ runs, data }, context) {
+const columns = [
+  { name: "#", show: one => one.number, kind: "num" },
+  { name: "By", show: one => one.by, kind: "fit" },
+  { name: "Rollouts", show: one => count(one.rollouts), kind: "num" },
+  { name: "Score", show: one => one.score === null ? null : num(one.score), kind: "num" },
+  { name: "Gain", show: one => one.gain === null ? null : num(one.gain), kind: "num" },
+  { name: "Tokens", show: one => one.tokens === null ? null : num(one.tokens), kind: "num", low: true },
+  { name: "Seconds", show: one => one.seconds === null ? null : num(one.seconds), kind: "num", low: true },
+  { name: "", show: one => one.is_best ? chip("best", "good") : one.on_front ? chip("front") : null, kind: "fit" },
+  { name: "Prompt", show: one => h("details", {}, h("summary", {}, capital(one.note || one.why)),
+      Object.entries(one.texts).map(([name, text]) => h("p", {}, h("b", {}, `${name} `), typeof text === "string" ? text : JSON.stringify(text))),
+      one.note && h("p", { class: "grey" }, capital(one.why))) },
+];
+
+function search(one) {
+  const spent = Object.entries(one.budget).map(([name, limit]) => ({ name: capital(words(name)), value: one.spent[name] ?? 0, limit }));
+  const tried = one.prompts.filter(prompt => prompt.rollouts), rounds = one.gains.map((_, k) => k + 1);
+  const texts = Object.entries(one.optimized ?? {}).filter(([name, text]) => typeof text === "string" && text !== one.prompts[0].texts[name]);
+  return [
+    card(["Search for a prompt", h("span", { class: "light" }, ` iteration ${one.iteration + 1}, round ${one.round}`)], { class: "half" },
+      h("p", { class: "lead" }, one.headline),
+      h("div", { class: "gap" }, h("h2", {}, "Spent of the budget"),
+        bars(spent.map(part => ({ name: `${part.name}: ${count(part.value)} of ${count(part.limit)}`, value: part.value / part.limit })), { form: pct, most: 1 })),
+      texts.map(([name, text]) => h("p", { class: "gap" }, h("b", {}, `${name} `), text))),
+    card(["Gain of the best so far", h("span", { class: "light" }, " expected over the prompt in force, by round")], { class: "half" },
+      line([{ name: "Gain", x: rounds, y: one.gains }], { says: "Gain by round", across: "round", floor: 0 })),
+    card([`Prompts: ${count(tried.length - 1)} tried`, h("span", { class: "light" },
+        " score: mean reward; front: nobody beats it in reward, tokens and seconds together")], {},
+      table(columns, tried, { mark: prompt => prompt.is_best ? "here" : null })),
+    one.refused.length > 0 && card(`Refused proposals: ${count(one.refused.length)}`, {},
+      h("ul", { class: "plain" }, one.refused.slice(-5).map(text => h("li", {}, text)))),
+  ];
+}
+
+function draw({ runs, data, searches }, context) {
   if (!data) return [head("Learning"), empty("No runs yet.", "holdfast quickstart --quick")];
   const { points, checkpoints } = data,
     chosen = choices("Run", data.run, runs.map(one => [one, one]), value => context.go(["learning", value]));
   const curves = CURVES.map(one => curve(points, one)).filter(Boolean), told = audit(data);
-  if (!curves.length && !checkpoints.length && !told) return [head("Learning", { beside: chosen }),
+  if (!curves.length && !checkpoints.length && !told && !searches.length) return [head("Learning", { beside: chosen }),
     empty(`No learning in ${data.run}: ${points.length ? `its ${count(points.length)} ${points.length === 1 ? "step has" : "steps have"} no learning metrics` : "it has no steps"}, and there are no checkpoints.`,
       "holdfast quickstart --quick")];
   const best = checkpoints.reduce((found, one) => (one.reward ?? -Infinity) > (found?.reward ?? -Infinity) ? one : found, null);
-  const trouble = points.filter(one => one.restored || one.stopped_early || one.skipped).slice(-6);
+  const trouble = points.filter(one => one.restored || one.stopped_early || one.skipped && one.phase !== "search").slice(-6);
   return [
     head("Learning", { says: h("span", {}, link(["run", data.run], data.run),
           ` · ${count(data.steps)} ${data.steps === 1 ? "step" : "steps"}${data.is_whole ? "" : ", loading more"}`), beside: chosen }),
-    h("div", { class: "cards" }, curves, told,
+    h("div", { class: "cards" }, searches.map(search), curves, told,
       trouble.length > 0 && card("Restored, skipped and stopped steps", { class: "half" },
         h("div", { class: "rows" },
           trouble.map(one => h("div", {}, h("span", {}, `Step ${one.step}`), h("span", { class: "grey" }, ago(one.at)),
