@@ -396,6 +396,7 @@ def bench(
 
 app.command("soak")(soak)
 app.command("school")(town_school.school)
+app.command("golden")(town_school.golden)
 app.command("mind")(town_school.mind)
 app.command("league")(town_school.league)
 app.command("balance")(town_school.balance)

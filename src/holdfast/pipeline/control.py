@@ -105,10 +105,11 @@ def improve_env(
         tasks=(),
         held_out=[HeldOut(id=f"seed-{one}", input={"env": called, "seed": one}) for one in seeds],
         prove=_prove(proof, player.reward_range),
-        criteria=_criteria(proof, player.reward_range),
+        criteria=_criteria(proof, player.reward_range, make),
         iterations=iterations,
         stage=stage,
         suite=(called, "1"),
+        accept=make if _accepts(make) else None,
     )
     return _run_spec(spec, player, algorithm, proof, seed)
 
@@ -260,9 +261,16 @@ def _prove(proof: EnvProof, reward_range: tuple[float, float]) -> ProveConfig:
     return ProveConfig(how=how, seeds=(0,), batch=proof.batch, least=least, timeout_s=None)
 
 
-def _criteria(proof: EnvProof, reward_range: tuple[float, float]) -> Criteria:
+def _accepts(make: Env) -> bool:
+    """Whether the environment asks for figures of its own, and keeps a record of what it shows and pays."""
+    return hasattr(make, "accept") and hasattr(make, "check_signed")
+
+
+def _criteria(proof: EnvProof, reward_range: tuple[float, float], make: Env = None) -> Criteria:
     span = reward_range[1] - reward_range[0]
     return Criteria(
+        kpis=dict(make.bands) if _accepts(make) else {},
+        require_golden=_accepts(make),
         max_p_value=proof.alpha,
         max_sample_spread=SpreadLimits(p_value=SAMPLE_P_VALUE_SPREAD, delta=SAMPLE_DELTA_SPREAD * span),
     )

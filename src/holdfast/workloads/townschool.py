@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from holdfast.contracts.envs import Bools, Choose, Described, Observation, Spaces, State, StepResult
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Acceptance
 from holdfast.contracts.policy import Act, files_of, policy_from
 from holdfast.contracts.release import Release, Stage
 from holdfast.learn.anneal import AnnealPlan
@@ -27,8 +28,10 @@ from holdfast.pipeline.run import RunSpec
 from holdfast.policies import weights
 from holdfast.policies.inspect import explain
 from holdfast.policies.network import Network, Scripted
+from holdfast.promote.gate import KpiBand
 from holdfast.prove.estimate import difference, student
 from holdfast.store.store import Store
+from holdfast.workloads import towngate
 from holdfast.workloads.townlife import Env, Rules, Seen, groups, read_rules
 from holdfast.workloads.townlife import TownState as Town
 
@@ -170,6 +173,19 @@ class TownMaker:
             seats=env.residents,
             is_clipped=True,
         )
+
+    # What a town asks beside the return: `pipeline.improve` has the protocol.
+
+    @property
+    def bands(self) -> Mapping[str, KpiBand]:
+        return towngate.bands(self)
+
+    def check_signed(self, store: Store, *, line: str, who: str, now: float) -> None:
+        towngate.check_signed(self, store, line, who=who, now=now)
+
+    def accept(self, act: Act, store: Store, *, line: str, now: float, check: Callable[[], None]) -> Acceptance:
+        kpis = towngate.kpis_of(towngate.windows_of(self, act, check=check))
+        return Acceptance(kpis=kpis, golden=towngate.golden_findings(self, store, line, now=now))
 
     def vector_env(self, count: int) -> TownVectorEnv:
         return TownVectorEnv(self.rules, towns=count, days=None)
