@@ -16,6 +16,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any
 
+from click import get_current_context
 from typer import Argument, Option
 
 from holdfast.cli import town_school
@@ -117,7 +118,7 @@ class TownOptions:
     unlock: Annotated[str | None, Option(metavar="STAGE", help="Allow a stage by hand; kept in the log.")] = None
     why: Annotated[str, Option(metavar="TEXT", help="The reason for --unlock.")] = ""
     policy: Annotated[
-        str | None, Option(metavar="VERSION", help="Who drives the residents: a release, or live; else scripts.")
+        str | None, Option(metavar="VERSION", help="Who drives the residents: a release, or live, which is followed; else scripts.")
     ] = None
     store: StoreAt = DEFAULT_STORE
     project: Project = "default"
@@ -144,9 +145,13 @@ def _driven_by(how: TownOptions, rules: Rules) -> dict[str, Any]:
     if how.policy is None:
         return {}
     with needing("learn"):
-        from holdfast.workloads.townschool import VARIANT, mind_of
-    with town_school.taught(StoreOptions(how.store, how.project)) as opened:
-        return {"mind": mind_of(opened, None if how.policy == "live" else how.policy, rules), "variant": VARIANT}
+        from holdfast.workloads.townschool import VARIANT, LiveMind, mind_of
+    opened = town_school.taught(StoreOptions(how.store, how.project))
+    if how.policy == "live":  # it is looked at again and again, until the command ends
+        get_current_context().call_on_close(opened.close)
+        return {"mind": LiveMind(opened, rules), "variant": VARIANT}
+    with opened:
+        return {"mind": mind_of(opened, how.policy, rules), "variant": VARIANT}
 
 
 @app.command("run")
@@ -396,6 +401,7 @@ def bench(
 
 app.command("soak")(soak)
 app.command("school")(town_school.school)
+app.command("drill")(town_school.drill)
 app.command("golden")(town_school.golden)
 app.command("mind")(town_school.mind)
 app.command("league")(town_school.league)

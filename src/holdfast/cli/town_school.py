@@ -6,7 +6,9 @@ import os
 import shlex
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -129,6 +131,30 @@ def golden(
             return Output(goldens.as_dict(kept), "\n".join(folded(text, hanging="  ")))
         made = goldens.read(golden_folder(opened) / f"{called}{goldens.REPLAY}.json")
     return compared(kept, made, findings)
+
+
+def drill(
+    rules: RulesAt = None,
+    residents: Annotated[int, Option("--residents", metavar="N", min=1, max=256, help="How many live there.")] = 12,
+) -> Output:
+    """On a scratch store: let an anneal hurt, then promote, damage and take back real weights while a town runs by
+    them. Exit code 1: something did not happen that has to."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with needing("learn"):
+        from holdfast.cli.drive import drive
+        from holdfast.cli.show import table
+        from holdfast.store.store import open_store
+        from holdfast.workloads.towndrill import drill as perform
+        from holdfast.workloads.townschool import TownMaker
+    maker = TownMaker(rules_file=rules, residents=None if rules else residents)
+    maker.describe()  # what is wrong with the rules is told before any work
+    warn()
+    with TemporaryDirectory(prefix="town-drill-") as folder, open_store(Path(folder) / "s.db", create=True) as scratch:
+        found = list(perform(scratch, maker, lambda spec: drive(scratch, spec, None)[0].run_id, now=time.time))
+    failed = [one for one in found if not one.is_met]
+    rows = [("ok" if one.is_met else "FAILED", one.name, one.detail) for one in found]
+    data = {"passed": not failed, "checks": [asdict(one) for one in found]}
+    return Output(data, table(["", "~what", "~how"], rows), int(bool(failed)))
 
 
 def mind(

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.contracts.envs import Bools, Choose, Described, Observation, Spaces, State, StepResult
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.errors import BadInput, HoldfastError
 from holdfast.contracts.evidence import Acceptance
 from holdfast.contracts.policy import Act, files_of, policy_from
 from holdfast.contracts.release import Release, Stage
@@ -32,6 +32,7 @@ from holdfast.promote.gate import KpiBand
 from holdfast.prove.estimate import difference, student
 from holdfast.store.store import Store
 from holdfast.workloads import towngate
+from holdfast.workloads.towngate import SCRIPTS
 from holdfast.workloads.townlife import Env, Rules, Seen, groups, read_rules
 from holdfast.workloads.townlife import TownState as Town
 
@@ -40,6 +41,7 @@ VARIANT = "recall"
 RETURNS = (0.0, 8.0)  # of a resident and day: a town below the first has failed, and none came near the second
 PARTS = 8  # of a day, by which the towns that are learnt in are staggered
 HOURS = 24
+FOLLOWED = 10  # ticks between two looks at what is live
 STRONGEST = 8  # of what made a choice, so many are named
 Numbers = NDArray[np.float64]
 
@@ -488,10 +490,46 @@ class TownMind:
         return told
 
 
-def mind_of(store: Store, version: str | None, rules: Rules) -> TownMind:
+class LiveMind:
+    """Drives a running town by what is live. A promotion or a rollback reaches the residents between two ticks; a
+    version that cannot be loaded is left aside, and the one before it goes on."""
+
+    def __init__(self, store: Store, rules: Rules, *, line: str = LINE, every: int = FOLLOWED) -> None:
+        self._store, self._rules, self._line, self._every = store, rules, line, every
+        self._mind = mind_of(store, None, rules, line)
+        self.swaps: list[tuple[int, str]] = []  # tick, and the version from then on
+        self.refused: dict[str, str] = {}  # versions that cannot drive this town, and why
+
+    @property
+    def version(self) -> str:
+        return self._mind.version
+
+    def __call__(self, env: Env) -> NDArray[np.int64]:
+        tick = int(env.state.town["tick"][0])
+        if tick % self._every == 0:
+            self._follow(tick)
+        return self._mind(env)
+
+    def look(self, env: Env, seat: int) -> dict[str, Any]:
+        return self._mind.look(env, seat)
+
+    def _follow(self, tick: int) -> None:
+        live = self._store.releases.live(self._line)
+        name = SCRIPTS if live is None else live.id
+        if name == self._mind.version or name in self.refused:
+            return
+        try:
+            self._mind = mind_of(self._store, None, self._rules, self._line)
+        except HoldfastError as error:
+            self.refused[name] = str(error)
+            return
+        self.swaps.append((tick, name))
+
+
+def mind_of(store: Store, version: str | None, rules: Rules, line: str = LINE) -> TownMind:
     """What drives a town: a release by its name, or what is live."""
-    release, policy = policy_in(store, version)
+    release, policy = policy_in(store, version, line)
     if isinstance(policy, Network):
         env = Env(rules, variant=VARIANT)
         policy.fitted(policy.env, Spaces(observation=len(env.senses.features), actions=len(env.actions)))
-    return TownMind(store, policy, rules, version="scripts" if release is None else release.id)
+    return TownMind(store, policy, rules, version=SCRIPTS if release is None else release.id)
