@@ -11,7 +11,7 @@ import pytest
 from holdfast.pipeline.run import RunSpec
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.towndrill import drill, swap_drill
-from holdfast.workloads.townschool import TownMaker
+from holdfast.workloads.townschool import TownMaker, lineage
 from tests.pipeline.scene import ran
 from tests.town.small import hamlet
 
@@ -31,6 +31,10 @@ def test_weights_are_swapped_in_a_running_town_and_an_anneal_that_hurts_goes_bac
     clock = count(1)
     with open_store(tmp_path / "store.db", create=True) as store:
         found = list(drill(store, maker, lambda spec: driven(store, spec), now=lambda: float(next(clock))))
+        told = lineage(store, store.releases.get("town@2"))
+    assert told["stage"] == "rolled_back" and [one["action"] for one in told["anneal"]["windows"]] == ["done"]
+    assert not told["gate"]["open"] and told["towns"] == 2 and "green_windows" in told["kpis"]
+    assert told["history"][-1]["what"].startswith("town@2")
     assert [one for one in found if not one.is_met] == [] and len(found) == 8
 
 
