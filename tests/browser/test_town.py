@@ -13,6 +13,8 @@ from holdfast.store.store import open_store
 from holdfast.workloads import townlife
 from holdfast.workloads.townlife import Pseudonymizer
 from holdfast.workloads.townpage import Runner
+from holdfast.workloads.townstory import lived_story
+from holdfast.workloads.townstory import page as story_page
 from tests.browser.conftest import CONTRAST
 from tests.workloads.test_townpage import network_driven, serving
 
@@ -291,3 +293,22 @@ def test_behind_a_veil_the_page_shows_pseudonyms(show: Show, tmp_path: Path) -> 
         expect(page.locator("#chip-private")).to_have_text("Pseudonyms")
         assert all(name.startswith("R-") for name in seen(page, "picture.name"))
         page.goto("about:blank")
+
+
+def test_a_story_plays_its_film_and_can_be_stopped(browser: Browser, tmp_path: Path) -> None:
+    told = lived_story(townlife.Life(townlife.read_rules(residents=12), seed=3), 1)
+    (tmp_path / "story.html").write_text(story_page(told), encoding="utf-8")
+    context, heard = browser.new_context(viewport={"width": 400, "height": 900}), list[str]()
+    page = context.new_page()
+    page.on("console", lambda said: heard.append(said.text))
+    page.on("pageerror", lambda error: heard.append(str(error)))
+    page.goto(f"file://{tmp_path / 'story.html'}")
+    page.wait_for_function("() => story.place > 2")
+    page.click("#play")
+    assert page.locator("#play").inner_text() == "Play"
+    at = page.evaluate("() => story.place")
+    page.wait_for_timeout(400)
+    assert page.evaluate("() => story.place") == at and page.locator(".day").count() == 1
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400 and page.evaluate(CONTRAST) >= 4.5
+    assert heard == []
+    context.close()

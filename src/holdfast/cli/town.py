@@ -118,7 +118,10 @@ class TownOptions:
     unlock: Annotated[str | None, Option(metavar="STAGE", help="Allow a stage by hand; kept in the log.")] = None
     why: Annotated[str, Option(metavar="TEXT", help="The reason for --unlock.")] = ""
     policy: Annotated[
-        str | None, Option(metavar="VERSION", help="Who drives the residents: a release, or live, which is followed; else scripts.")
+        str | None,
+        Option(
+            metavar="VERSION", help="Who drives the residents: a release, or live, which is followed; else scripts."
+        ),
     ] = None
     store: StoreAt = DEFAULT_STORE
     project: Project = "default"
@@ -330,6 +333,28 @@ def _print_frames(file: Path, tick: int, speed: float) -> None:
             for frame in frames:
                 for line in frame.get("lines", ()):
                     print(f"{clock_time(recording.legend, line['tick'])}  {line['text']}")
+
+
+@app.command("story")
+def story(
+    how: TownOptions,
+    days: Annotated[int, Option(metavar="N", min=1, max=14, help="How many are told.")] = 3,
+    out: Annotated[Path, Option(metavar="FILE", help="The page that is written.")] = Path("town-story.html"),
+) -> Output:
+    """Make a page of some days: a film of the map, each day told as a story and, with --policy, how it learnt."""
+    from holdfast.workloads.townstory import lived_story
+    from holdfast.workloads.townstory import page as written
+
+    if how.record is not None:
+        raise BadInput("--record", why="a story is a page", remedy="'holdfast town run --record FILE' keeps frames")
+    life = _life(how, out)
+    with progress("living", days * int(life.rules["ticks_per_day"])) as advance:
+        told = lived_story(life, days, each=advance)
+    with written_whole(out) as file:
+        file.write(written(told, learning=getattr(life.mind, "lineage", None)))
+    data = {"page": str(out), "version": told.version, "days": [asdict(day) for day in told.days]}
+    lines = [line for day in told.days for line in (f"Day {day.number}: {day.title}", *day.paragraphs, "")]
+    return Output(data, "\n".join((*(part for line in lines for part in wrap(line, 80) or [""]), f"page  {out}")))
 
 
 @app.command("inspect")

@@ -150,7 +150,9 @@ def _spaces_of(name: str, env: Any) -> Spaces:
     if not hasattr(env, "step") or hasattr(env, "agent_iter"):
         remedy = "wrap it: pettingzoo.utils.conversions.aec_to_parallel"
         raise BadInput(f"environment {name}", why="its agents act in turns", remedy=remedy)
-    found = {agent: _spaces(name, env.observation_space(agent), env.action_space(agent)) for agent in env.possible_agents}
+    found = {
+        agent: _spaces(name, env.observation_space(agent), env.action_space(agent)) for agent in env.possible_agents
+    }
     if not found:
         raise BadInput(f"environment {name}", why="has no agents")
     (first, spaces), *others = found.items()

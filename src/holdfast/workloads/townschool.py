@@ -457,7 +457,7 @@ def lineage(store: Store, release: Release, line: str = LINE) -> dict[str, Any]:
             "windows": [{name: one[name] for name in ("share", "loss", "action")} for one in report.anneal["windows"]],
         }
         told |= {name: getattr(report, name) for name in ("return_before", "return_learnt", "towns", "bc_accuracy")}
-        told |= {name: getattr(report, name) for name in ("gain", "gain_low", "gain_high")}
+        told |= {name: getattr(report, name) for name in ("gain", "gain_low", "gain_high", "curve")}
         if report.decision is not None and report.release == release.id:
             reasons = [one["text"] for one in report.decision["reasons"]]
             told["gate"] = {"open": report.decision["open"], "reasons": reasons}
