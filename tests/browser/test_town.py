@@ -13,6 +13,8 @@ from holdfast.store.store import open_store
 from holdfast.workloads import townlife
 from holdfast.workloads.townlife import Pseudonymizer
 from holdfast.workloads.townpage import Runner
+from holdfast.workloads.townstory import lived_story
+from holdfast.workloads.townstory import page as story_page
 from tests.browser.conftest import CONTRAST
 from tests.workloads.test_townpage import network_driven, serving
 
@@ -194,6 +196,56 @@ def test_the_mind_of_a_resident_is_shown_where_a_network_drives_it(show: Show, t
         page.context.close()  # before the town ends: it would be asked for
 
 
+LINEAGE: dict[str, Any] = {
+    "version": "town@2",
+    "stage": "live",
+    "anneal": {
+        "share": 1.0,
+        "windows": [
+            {"share": 0.25, "loss": 0.22, "action": "hold"},
+            {"share": 0.25, "loss": 0.13, "action": "advance"},
+            {"share": 1.0, "loss": 0.4, "action": "return"},
+            {"share": 1.0, "loss": 0.08, "action": "done"},
+        ],
+    },
+    "gate": {"open": True, "reasons": ["reward +1.85; all 16 checks are met", "green_windows 2 on 48"]},
+    "return_before": 4.48, "return_learnt": 6.33, "towns": 128, "bc_accuracy": 0.957,
+    "gain": 1.85, "gain_low": 1.81, "gain_high": 1.88, "kpis": {},
+    "history": [{"at": 1_800_000_000.0, "what": "town@2 went from candidate to live"}],
+}  # fmt: skip
+
+
+def test_the_anneal_and_the_promotion_of_the_version_are_shown(show: Show, tmp_path: Path) -> None:
+    rules = townlife.read_rules(residents=12)
+    with open_store(tmp_path / "store.db", create=True) as store:
+        driven = network_driven(rules, store)
+        driven["mind"].lineage = LINEAGE
+        with serving(rules, tmp_path, speed=30.0, driven=driven) as (url, _):
+            page = show(url=url)
+            expect(page.locator("#learning")).to_be_visible()
+            expect(page.locator("#version")).to_have_text("town@2 (live)")
+            actions = page.eval_on_selector_all("#anneal i", "bars => bars.map(bar => bar.className)")
+            heights = page.eval_on_selector_all("#anneal i", "bars => bars.map(bar => bar.clientHeight)")
+            assert actions == ["hold", "advance", "return", "done"] and heights[0] == heights[1] < heights[2]
+            expect(page.locator("#gain")).to_contain_text("+4.48 → +6.33 a day in 128 unseen towns: +1.85")
+            assert page.locator("#reasons li").count() == 2 and page.locator("#reasons.closed").count() == 0
+            expect(page.locator("#moves li")).to_contain_text("town@2 went from candidate to live")
+            assert page.evaluate(CONTRAST) >= 4.5
+            page.context.close()
+
+
+def test_there_is_no_sound_until_somebody_asks_for_it(show: Show) -> None:
+    page = show()
+    expect(page.locator("#learning")).to_be_hidden()  # scripts have learnt nothing
+    assert page.locator("#sound").get_attribute("aria-pressed") == "false"
+    assert seen(page, "sound") == {"state": "none", "notes": 0}
+    page.click("#sound")
+    page.wait_for_function("() => town.sound.state === 'running' && town.sound.notes > 0")
+    page.click("#sound")
+    page.wait_for_function("() => town.sound.state === 'suspended'")
+    expect(page.locator("#sound")).to_have_attribute("aria-pressed", "false")
+
+
 def test_the_form_of_all_orders_looks_before_it_does(show: Show, site: tuple[str, Runner]) -> None:
     page = show(token="admin-token-aaaaaaaa")
     page.click("summary")
@@ -241,3 +293,22 @@ def test_behind_a_veil_the_page_shows_pseudonyms(show: Show, tmp_path: Path) -> 
         expect(page.locator("#chip-private")).to_have_text("Pseudonyms")
         assert all(name.startswith("R-") for name in seen(page, "picture.name"))
         page.goto("about:blank")
+
+
+def test_a_story_plays_its_film_and_can_be_stopped(browser: Browser, tmp_path: Path) -> None:
+    told = lived_story(townlife.Life(townlife.read_rules(residents=12), seed=3), 1)
+    (tmp_path / "story.html").write_text(story_page(told), encoding="utf-8")
+    context, heard = browser.new_context(viewport={"width": 400, "height": 900}), list[str]()
+    page = context.new_page()
+    page.on("console", lambda said: heard.append(said.text))
+    page.on("pageerror", lambda error: heard.append(str(error)))
+    page.goto(f"file://{tmp_path / 'story.html'}")
+    page.wait_for_function("() => story.place > 2")
+    page.click("#play")
+    assert page.locator("#play").inner_text() == "Play"
+    at = page.evaluate("() => story.place")
+    page.wait_for_timeout(400)
+    assert page.evaluate("() => story.place") == at and page.locator(".day").count() == 1
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400 and page.evaluate(CONTRAST) >= 4.5
+    assert heard == []
+    context.close()

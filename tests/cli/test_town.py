@@ -24,7 +24,7 @@ from holdfast.cli.town import NATURES, badges, check_writable, clock_time, town
 from holdfast.cli.town_school import _again, _verdict, warn
 from holdfast.contracts.errors import BadInput
 from tests.cli.conftest import Cli, ended, first_line, running, until
-from tests.town.small import ROWS, VENUES
+from tests.town.small import hamlet
 
 FEW = ("--residents", "12")
 
@@ -178,11 +178,25 @@ def test_balance_says_why_its_exit_code_is_what_it_is(cli: Cli) -> None:
 @pytest.fixture
 def rules(tmp_path: Path) -> Path:
     """A hamlet whose days are short: so are its exams."""
-    venues = "".join(f"[[venue]]\nid = '{one['id']}'\nkind = '{one['kind']}'\narea = {one['area']}\n" for one in VENUES)
-    job = "[[job]]\nid = 'a'\nvenue = 'office'\nstart = 0\nend = 40\nwage = 1.0\nslots = 4\n"
-    path = tmp_path / "hamlet.toml"
-    path.write_text(f"residents = 4\nticks_per_day = 48\n[map]\nrows = '''{ROWS}'''\n{venues}{job}")
-    return path
+    return hamlet(tmp_path)
+
+
+def test_a_school_in_a_changed_town_is_refused_until_the_change_is_signed(cli: Cli, rules: Path, here: Path) -> None:
+    at = ("--store", here / "s.db")
+    first = cli("town", "golden", "--rules", rules, *at)
+    assert first.code == 0 and first.lines[0].startswith("town-4 ") and " recorded: 2 towns" in " ".join(first.lines)
+    assert cli("town", "golden", "--rules", rules, *at).code == 0
+    rules.write_text(rules.read_text() + "[rewards]\nalive = 0.006\n")
+    changed = cli("town", "golden", "--rules", rules, *at, "--json")
+    assert changed.code == 1 and [one["name"] for one in changed.json["findings"] if one["count"]] == ["reward_hash"]
+    refused = cli("town", "school", "--quick", "--rules", rules, *at)
+    said = " ".join(refused.err.split())
+    assert refused.code == 2 and f"holdfast prove golden sign town-4 --why WHY --store {here / 's.db'}" in said
+    assert cli("run", "list", *at, "--json").json == []  # refused before any work
+    assert cli("prove", "golden", "sign", "town-4", "--why", "being there is worth more", *at).code == 0
+    assert cli("town", "golden", "--rules", rules, *at).code == 0
+    again = cli("prove", "golden", "replay", "town-4", "--version", "town@1", *at)
+    assert again.code == 2 and "'holdfast town golden' lives it again" in " ".join(again.err.split())
 
 
 def test_a_school_that_is_killed_goes_on_by_the_same_command(cli: Cli, rules: Path, here: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,15 @@ def small(override: Mapping[str, Any] | None = None, residents: int = 4) -> Rule
     """The default rules on the small map, with what else is said."""
     told = {"name": "hamlet", "residents": residents, "map": {"rows": ROWS}, "venue": VENUES}
     return load(override=merged(told, override or {}))
+
+
+def hamlet(folder: Path) -> Path:
+    """A file of rules: the small map, with days so short that exams are."""
+    venues = "".join(f"[[venue]]\nid = '{one['id']}'\nkind = '{one['kind']}'\narea = {one['area']}\n" for one in VENUES)
+    job = "[[job]]\nid = 'a'\nvenue = 'office'\nstart = 0\nend = 40\nwage = 1.0\nslots = 4\n"
+    path = folder / "hamlet.toml"
+    path.write_text(f"residents = 4\nticks_per_day = 48\n[map]\nrows = '''{ROWS}'''\n{venues}{job}")
+    return path
 
 
 def put(env: Env, i: int, x: int, y: int) -> None:

@@ -398,6 +398,9 @@ def replay_golden(golden: Known, version: VersionOf, at: StoreOptions, name: Cal
         if not suite:
             remedy = f"give the suite: 'holdfast prove golden replay SUITE --name {called} --version {version}'"
             raise BadInput(f"golden {called}", why=f"does not say where its suite lies, {kept.suite}", remedy=remedy)
+        if suite == "town":
+            why, remedy = "is of a town, and its script lives it", "'holdfast town golden' lives it again"
+            raise BadInput(f"golden {called}", why=why, remedy=remedy)
         cases = suite_of(suite)
         if kept.suite_sha256 != cases.fixture_sha256:
             why = f"is of another suite: {kept.suite}, not {cases.title}"
@@ -405,7 +408,7 @@ def replay_golden(golden: Known, version: VersionOf, at: StoreOptions, name: Cal
         made = replace(_replayed(opened, cases, version, called), suite_at=_whole(suite))
         write(_folder(opened) / f"{called}{REPLAY}.json", made)
         findings = check(kept, made, signed=signed(opened))
-    return _compared(kept, made, findings)
+    return compared(kept, made, findings)
 
 
 @golden_app.command("diff")
@@ -424,7 +427,7 @@ def diff_golden(
         file = f"{called}{goldens.REPLAY}" if other is None else _known(other, folder)
         two = goldens.read(folder / f"{file}.json")
         findings = goldens.check(one, two, signed=goldens.signed(opened))
-    return _compared(one, two, findings)
+    return compared(one, two, findings)
 
 
 @golden_app.command("sign")
@@ -516,7 +519,7 @@ def _replayed(store: Store, suite: Suite, version: str, name: str) -> Golden:
     raise HoldfastError(f"golden {name}", why=why, remedy=f"see 'holdfast run rollouts {status.run_id}'")
 
 
-def _compared(one: Golden, two: Golden, findings: tuple[Finding, ...]) -> Output:
+def compared(one: Golden, two: Golden, findings: tuple[Finding, ...]) -> Output:
     from holdfast.prove.golden import diff
 
     changes = diff(one, two)

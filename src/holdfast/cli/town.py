@@ -16,6 +16,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any
 
+from click import get_current_context
 from typer import Argument, Option
 
 from holdfast.cli import town_school
@@ -117,7 +118,10 @@ class TownOptions:
     unlock: Annotated[str | None, Option(metavar="STAGE", help="Allow a stage by hand; kept in the log.")] = None
     why: Annotated[str, Option(metavar="TEXT", help="The reason for --unlock.")] = ""
     policy: Annotated[
-        str | None, Option(metavar="VERSION", help="Who drives the residents: a release, or live; else scripts.")
+        str | None,
+        Option(
+            metavar="VERSION", help="Who drives the residents: a release, or live, which is followed; else scripts."
+        ),
     ] = None
     store: StoreAt = DEFAULT_STORE
     project: Project = "default"
@@ -144,9 +148,13 @@ def _driven_by(how: TownOptions, rules: Rules) -> dict[str, Any]:
     if how.policy is None:
         return {}
     with needing("learn"):
-        from holdfast.workloads.townschool import VARIANT, mind_of
-    with town_school.taught(StoreOptions(how.store, how.project)) as opened:
-        return {"mind": mind_of(opened, None if how.policy == "live" else how.policy, rules), "variant": VARIANT}
+        from holdfast.workloads.townschool import VARIANT, LiveMind, mind_of
+    opened = town_school.taught(StoreOptions(how.store, how.project))
+    if how.policy == "live":  # it is looked at again and again, until the command ends
+        get_current_context().call_on_close(opened.close)
+        return {"mind": LiveMind(opened, rules), "variant": VARIANT}
+    with opened:
+        return {"mind": mind_of(opened, how.policy, rules), "variant": VARIANT}
 
 
 @app.command("run")
@@ -327,6 +335,28 @@ def _print_frames(file: Path, tick: int, speed: float) -> None:
                     print(f"{clock_time(recording.legend, line['tick'])}  {line['text']}")
 
 
+@app.command("story")
+def story(
+    how: TownOptions,
+    days: Annotated[int, Option(metavar="N", min=1, max=14, help="How many are told.")] = 3,
+    out: Annotated[Path, Option(metavar="FILE", help="The page that is written.")] = Path("town-story.html"),
+) -> Output:
+    """Make a page of some days: a film of the map, each day told as a story and, with --policy, how it learnt."""
+    from holdfast.workloads.townstory import lived_story
+    from holdfast.workloads.townstory import page as written
+
+    if how.record is not None:
+        raise BadInput("--record", why="a story is a page", remedy="'holdfast town run --record FILE' keeps frames")
+    life = _life(how, out)
+    with progress("living", days * int(life.rules["ticks_per_day"])) as advance:
+        told = lived_story(life, days, each=advance)
+    with written_whole(out) as file:
+        file.write(written(told, learning=getattr(life.mind, "lineage", None)))
+    data = {"page": str(out), "version": told.version, "days": [asdict(day) for day in told.days]}
+    lines = [line for day in told.days for line in (f"Day {day.number}: {day.title}", *day.paragraphs, "")]
+    return Output(data, "\n".join((*(part for line in lines for part in wrap(line, 80) or [""]), f"page  {out}")))
+
+
 @app.command("inspect")
 def inspect(file: Annotated[Path, Argument(metavar="FILE", help="A snapshot, a replay or a recording.")]) -> Output:
     """Show what a file is and which town it belongs to."""
@@ -396,6 +426,8 @@ def bench(
 
 app.command("soak")(soak)
 app.command("school")(town_school.school)
+app.command("drill")(town_school.drill)
+app.command("golden")(town_school.golden)
 app.command("mind")(town_school.mind)
 app.command("league")(town_school.league)
 app.command("balance")(town_school.balance)

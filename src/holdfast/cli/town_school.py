@@ -6,13 +6,15 @@ import os
 import shlex
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from holdfast.cli.options import Output, StoreOptions, needing
+from holdfast.cli.options import Output, StoreOptions, needing, who
 from holdfast.cli.show import step
 from holdfast.contracts.errors import NotFound
 from holdfast.contracts.evidence import Decision
@@ -70,6 +72,7 @@ def school(
         from holdfast.api.driving import interrupted
         from holdfast.cli.drive import drive, switched_off, switched_off_lines
         from holdfast.operate.switches import snapshot_of
+        from holdfast.workloads.towngate import check_signed
         from holdfast.workloads.townschool import TownMaker, school_report, school_run
     is_small = quick and rules is None and residents is None
     maker = TownMaker(rules_file=rules, residents=QUICK_RESIDENTS if is_small else residents)
@@ -77,6 +80,7 @@ def school(
     spec = school_run(maker, seed=seed, name=name, quick=quick)
     again = _again(seed, quick, rules, residents, name, at)
     with at.open() as opened:
+        check_signed(maker, opened, name, who=who(), now=time.time(), at=str(at))
         begun = snapshot_of(opened, clock=time.time, environment=os.environ)
         status, _, code = drive(opened, spec, None if fresh else interrupted(opened, spec))
         report = school_report(opened, status.run_id)
@@ -95,6 +99,62 @@ def _again(seed: int, quick: bool, rules: Path | None, residents: int | None, na
     words += [f" --residents {residents}" if residents else ""]
     words += [f" --name {shlex.quote(name)}" if name != "town" else ""]
     return f"holdfast town school{''.join(words)}{at}"
+
+
+def golden(
+    at: StoreOptions,
+    name: Annotated[str, Option(metavar="NAME", help="The line of versions.")] = "town",
+    rules: RulesAt = None,
+    residents: Residents = None,
+) -> Output:
+    """Live the golden towns by the script, and compare what is seen, done and paid with the record; the first time,
+    record it.
+
+    A change that nobody has signed keeps the gate closed for every version of the line: exit code 1, and the command
+    that signs it.
+    """
+    check_name("--name", name)
+    with needing("learn"):
+        from holdfast.cli.calibrate import compared
+        from holdfast.prove import golden as goldens
+        from holdfast.workloads.towngate import golden_findings, golden_folder, golden_name
+        from holdfast.workloads.townschool import TownMaker
+    maker = TownMaker(rules_file=rules, residents=residents)
+    called = golden_name(maker, name)
+    warn()
+    with at.open() as opened:
+        is_new = goldens.known_sha256(opened, called) is None
+        findings = golden_findings(maker, opened, name, now=time.time(), who=who())
+        kept = goldens.read(golden_folder(opened) / f"{called}.json")
+        if is_new:
+            text = f"{called} {kept.sha256[:12]} recorded: {kept.suite}"
+            return Output(goldens.as_dict(kept), "\n".join(folded(text, hanging="  ")))
+        made = goldens.read(golden_folder(opened) / f"{called}{goldens.REPLAY}.json")
+    return compared(kept, made, findings)
+
+
+def drill(
+    rules: RulesAt = None,
+    residents: Annotated[int, Option("--residents", metavar="N", min=1, max=256, help="How many live there.")] = 12,
+) -> Output:
+    """On a scratch store: let an anneal hurt, then promote, damage and take back real weights while a town runs by
+    them. Exit code 1: something did not happen that has to."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with needing("learn"):
+        from holdfast.cli.drive import drive
+        from holdfast.cli.show import table
+        from holdfast.store.store import open_store
+        from holdfast.workloads.towndrill import drill as perform
+        from holdfast.workloads.townschool import TownMaker
+    maker = TownMaker(rules_file=rules, residents=None if rules else residents)
+    maker.describe()  # what is wrong with the rules is told before any work
+    warn()
+    with TemporaryDirectory(prefix="town-drill-") as folder, open_store(Path(folder) / "s.db", create=True) as scratch:
+        found = list(perform(scratch, maker, lambda spec: drive(scratch, spec, None)[0].run_id, now=time.time))
+    failed = [one for one in found if not one.is_met]
+    rows = [("ok" if one.is_met else "FAILED", one.name, one.detail) for one in found]
+    data = {"passed": not failed, "checks": [asdict(one) for one in found]}
+    return Output(data, table(["", "~what", "~how"], rows), int(bool(failed)))
 
 
 def mind(

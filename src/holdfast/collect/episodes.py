@@ -75,9 +75,13 @@ class EpisodePlayer:
         return [self._outcome(*each) for each in zip(returns, steps, terminated, strict=True)]
 
     def _play_seats(self, envs: VectorEnv, choose: Choose, observation: Observation, count: int) -> list[Outcome]:
-        """Who has to leave is replaced, and the place goes on: an episode is over when its time is."""
+        """Who has to leave is replaced, and the place goes on: an episode is over when its time is, or when the
+        environments say that nobody is left."""
         first, returns = np.ones(envs.count, np.bool_), np.zeros(envs.count)
+        is_over = getattr(envs, "is_over", lambda: False)
         for _ in range(self.most_steps):
+            if is_over():
+                break
             result = envs.step(choose(observation, first))
             returns += result.reward
             observation, first = result.observation, result.terminated | result.truncated

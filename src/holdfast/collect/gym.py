@@ -210,22 +210,10 @@ class Gym:
         return StepResult(observation, reward.copy(), terminated.copy(), truncated & ~terminated, final)
 
     def state(self) -> State:
-        """The pickled environments: Gymnasium has no other way to save them."""
-        with boundary(BadInput, "this environment cannot be saved, so a run in it cannot be resumed"):
-            # In one pickle, so that shared objects stay shared.
-            pickled = pickle.dumps((self._envs.envs, self._seen, self._mask))
-        return {"pickled": np.frombuffer(pickled, np.uint8).copy()}
+        return frozen((self._envs.envs, self._seen, self._mask))
 
     def restore(self, state: State) -> Observation:
-        """Unpickling runs code: it finds what the environments here are made of, and nothing else.
-
-        The caller has verified the hash that the run recorded."""
-        sample = (np.zeros(1), np.float64(0.0), np.random.default_rng(0))  # what any environment may come to hold
-        known = _Globals(pickle.dumps((self._envs.envs, sample)))
-        known.load()
-        with boundary(BadInput, "this state of the environments cannot be read"):
-            found = _Globals(state["pickled"].tobytes(), known.seen).load()
-        self._envs.envs, self._seen, self._mask = found
+        self._envs.envs, self._seen, self._mask = thawed(state, self._envs.envs)
         return Observation(self._seen.copy(), self._mask)
 
     def close(self) -> None:
@@ -239,6 +227,24 @@ class Gym:
             raise BadInput("action_mask", why="the environment gave one before, and now gives none")
         self._seen = np.array(seen, np.float32)
         return Observation(self._seen.copy(), self._mask)
+
+
+def frozen(parts: Any) -> State:
+    """The pickled environments: Gymnasium has no other way to save them. In one pickle, so that shared objects stay
+    shared."""
+    with boundary(BadInput, "this environment cannot be saved, so a run in it cannot be resumed"):
+        pickled = pickle.dumps(parts)
+    return {"pickled": np.frombuffer(pickled, np.uint8).copy()}
+
+
+def thawed(state: State, like: Any) -> Any:
+    """What was frozen. Unpickling runs code: it finds what the environments here (`like`) are made of, and nothing
+    else. The caller has verified the hash that the run recorded."""
+    sample = (np.zeros(1), np.float64(0.0), np.random.default_rng(0))  # what any environment may come to hold
+    known = _Globals(pickle.dumps((like, sample)))
+    known.load()
+    with boundary(BadInput, "this state of the environments cannot be read"):
+        return _Globals(state["pickled"].tobytes(), known.seen).load()
 
 
 class _Globals(pickle.Unpickler):

@@ -211,6 +211,14 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """What an environment measured of a candidate beside its return, and what changed of the environment itself."""
+
+    kpis: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by name: "value", "of" how many, "detail"
+    golden: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """All that a gate is told about a candidate. What is None or absent is missing, and missing is a reason."""
 

@@ -274,6 +274,10 @@ class StepContext:
     def now(self) -> float:
         return self._run.clock()
 
+    def open(self, policy: Policy) -> Actor:
+        """The policy, ready to act."""
+        return self._run.spec.runtime.open(policy)
+
     def check(self) -> None:
         """Between two pieces of work in a thread: waits while the run is paused, Interrupted once it is to end."""
         began = time.monotonic()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from holdfast.collect.episodes import EpisodePlayer
 from holdfast.collect.questions import exact_match
 from holdfast.contracts.agent import load_named
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.errors import BadInput, boundary
 from holdfast.contracts.policy import policy_from, policy_record
 from holdfast.contracts.release import Stage, check_name
 from holdfast.pipeline.context import Endpoints, Runtime, no_agent
@@ -41,7 +41,7 @@ BLOCKS = 2**16  # of held-out seeds, one for each seed of a run
 LONGEST = 10_000  # steps of an episode, where the environment names no limit
 MINIMUM_EFFECT = 0.05  # of the range of returns: a gain worth waiting for
 KNOWN = {"town": "holdfast.workloads.townschool:TownMaker"}  # environments of our own, by their short names
-Env = Any  # Gymnasium's name of it, module:function, what makes one when it is called, or an EnvMaker
+Env = Any  # Gymnasium's name of it, module:function, what makes one (PettingZoo's, too), or an EnvMaker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +81,12 @@ def improve_env(
     stage: Stage | None = None,
     seed: int = 0,
 ) -> RunSpec:
-    """Iterations of play, proof and decision in an environment of Gymnasium, or of an `EnvMaker`. `name` is the line of
+    """Iterations of play, proof and decision in an environment of Gymnasium, PettingZoo (parallel), or of an `EnvMaker`. `name` is the line of
     versions.
 
     A callable that makes the environment should have a name that can be imported: a run is resumed by it."""
     called, make = _named(env)
+    make = _many_agents(called, make)
     described = _described(called, make)
     from holdfast.learn.control import EnvPPO
 
@@ -105,10 +106,11 @@ def improve_env(
         tasks=(),
         held_out=[HeldOut(id=f"seed-{one}", input={"env": called, "seed": one}) for one in seeds],
         prove=_prove(proof, player.reward_range),
-        criteria=_criteria(proof, player.reward_range),
+        criteria=_criteria(proof, player.reward_range, make),
         iterations=iterations,
         stage=stage,
         suite=(called, "1"),
+        accept=make if _accepts(make) else None,
     )
     return _run_spec(spec, player, algorithm, proof, seed)
 
@@ -214,6 +216,19 @@ def _is_maker(env: Any) -> TypeGuard[EnvMaker]:
     return hasattr(env, "vector_env") and hasattr(env, "describe")
 
 
+def _many_agents(called: str, make: Env) -> Env:
+    """What makes environments of many agents, where it makes PettingZoo's; anything else as it is."""
+    if _is_maker(make) or not callable(make) or find_spec("gymnasium") is None:
+        return make
+    from holdfast.collect.zoo import ZooMaker, is_zoo
+
+    with boundary(BadInput, f"environment {called}"):
+        one = make()
+    if (close := getattr(one, "close", None)) is not None:
+        close()
+    return ZooMaker(called, make) if is_zoo(one) else make
+
+
 def _vector_env(make: Env) -> Callable[[int], VectorEnv]:
     if _is_maker(make):
         return make.vector_env
@@ -260,9 +275,16 @@ def _prove(proof: EnvProof, reward_range: tuple[float, float]) -> ProveConfig:
     return ProveConfig(how=how, seeds=(0,), batch=proof.batch, least=least, timeout_s=None)
 
 
-def _criteria(proof: EnvProof, reward_range: tuple[float, float]) -> Criteria:
+def _accepts(make: Env) -> bool:
+    """Whether the environment asks for figures of its own, and keeps a record of what it shows and pays."""
+    return hasattr(make, "accept") and hasattr(make, "check_signed")
+
+
+def _criteria(proof: EnvProof, reward_range: tuple[float, float], make: Env = None) -> Criteria:
     span = reward_range[1] - reward_range[0]
     return Criteria(
+        kpis=dict(make.bands) if _accepts(make) else {},
+        require_golden=_accepts(make),
         max_p_value=proof.alpha,
         max_sample_spread=SpreadLimits(p_value=SAMPLE_P_VALUE_SPREAD, delta=SAMPLE_DELTA_SPREAD * span),
     )

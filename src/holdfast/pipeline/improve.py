@@ -10,17 +10,17 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.contracts.algorithm import Algorithm, AlgorithmState, Batch
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Decision, Finding
+from holdfast.contracts.evidence import Acceptance, Decision, Finding
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.policy import Policy, policy_from, policy_record
+from holdfast.contracts.policy import Act, Policy, policy_from, policy_record
 from holdfast.contracts.records import decode
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.reward import CHECKED
@@ -36,7 +36,7 @@ from holdfast.pipeline.prompts import limit_of, limited
 from holdfast.pipeline.prove import InterimAnalysis, ProveConfig, episodes_of, is_checked, prove
 from holdfast.pipeline.run import DurableRun
 from holdfast.promote.alpha_account import Charge
-from holdfast.promote.gate import JUDGED, WAIVED, Criteria
+from holdfast.promote.gate import JUDGED, KPIS, WAIVED, Criteria
 from holdfast.store.store import Store
 from holdfast.store.writer import WriteFuture
 
@@ -61,6 +61,19 @@ class Spec:
     timeout_s: float | None = 300.0
     manifest: Mapping[str, Any] = field(default_factory=dict)  # more that evidence and release are to say
     suite: tuple[str, str] = ("validate", "1")  # what the held-out tasks are called in evidence, and which version
+    accept: EnvAcceptance | None = None  # what the environment asks beside the return; None: nothing
+
+
+class EnvAcceptance(Protocol):
+    """What an environment asks of a candidate beside its return."""
+
+    def check_signed(self, store: Store, *, line: str, who: str, now: float) -> None:
+        """BadInput where the environment has changed since it was recorded, and nobody has signed the change."""
+        ...
+
+    def accept(self, act: Act, store: Store, *, line: str, now: float, check: Callable[[], None]) -> Acceptance:
+        """Figures of a candidate for the bands of the gate, and what changed of the environment."""
+        ...
 
 
 async def improve(run: DurableRun, spec: Spec) -> IterationResult | None:
@@ -74,6 +87,9 @@ async def _improve(run: DurableRun, spec: Spec) -> IterationResult | None:
     why = spec.manifest.get(WAIVED)
     if why and (noted := note_waiver(run.store, run.id, why, who=run.who, now=run.clock())) is not None:
         await noted
+    if spec.accept is not None:
+        now = run.clock()
+        await asyncio.to_thread(partial(spec.accept.check_signed, run.store, line=spec.line, who=run.who, now=now))
     checkpoint = getattr(spec.policy, "checkpoint", None)
     if checkpoint is not None:
         await asyncio.to_thread(refuse_taught, run.store, checkpoint, spec.held_out)
@@ -375,6 +391,7 @@ def request_of(
     from holdfast.pipeline.judges import judged_by  # slow to import: scipy
 
     before, after = episodes_of(ctx.store, found)
+    measured = accepted(spec, state.candidate, ctx)
     judges = judged_by(ctx.score, spec.prove.how.primary)
     bodies = [one.body for one in done if one.body.get("iteration") == state.iteration and "quality" in one.body]
     candidate = Candidate(
@@ -389,11 +406,13 @@ def request_of(
         planned=found.planned,
         lost=found.missing,
         audit=summed([[decode(Finding, one) for one in body["quality"]] for body in bodies]) if bodies else None,
+        golden=None if measured is None else measured.golden,
         manifest={
             "policy": policy_record(state.candidate),
             "checkpoint": getattr(state.candidate, "checkpoint", None),
             "grew_from": getattr(live.policy, "checkpoint", None),
             "steps": state.step,
+            **({} if measured is None else {KPIS: {name: dict(one) for name, one in measured.kpis.items()}}),
             **({JUDGED: judges} if judges else {}),
             **({} if found.history is None else {"history": dict(found.history)}),
             **({} if found.order is None else {"order": found.order}),  # of the tasks, as they were measured
@@ -410,6 +429,15 @@ def request_of(
         now=ctx.now(),
         to=spec.stage,
     )
+
+
+def accepted(spec: Spec, candidate: Policy, ctx: StepContext) -> Acceptance | None:
+    """What the environment measured of the candidate; None where it asks for nothing."""
+    if spec.accept is None:
+        return None
+    act = ctx.open(candidate).act
+    assert act is not None
+    return spec.accept.accept(act, ctx.store, line=spec.line, now=ctx.now(), check=ctx.check)
 
 
 def sha256_of(items: Sequence[Any]) -> str:

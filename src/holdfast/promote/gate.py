@@ -45,6 +45,7 @@ WAIVED = "safety_waived"  # in the manifest of evidence and of a release: why sa
 WAIVE = 'leave "safety" out of the settings, which measures the default terms, or waive it: --waive-safety WHY'
 TRUSTED = "trusted"  # the standing of a judge that counts
 NOT_BETTER = BLOCKED + "policy_improvement_not_significant"
+KPIS = "kpis"  # of the manifest of evidence: figures by name, each with its value and on how many it rests
 CHARGED = "account"  # of the manifest: what the test was charged in the policy's α-account
 HARMLESS = frozenset({"info", "warning"})
 
@@ -96,7 +97,7 @@ class Criteria:
     max_sample_spread: SpreadLimits = SpreadLimits(p_value=0.04, delta=0.08)
     max_latency_increase: float | None = None  # seconds; None: not asked
     max_cost_increase: float | None = None  # tokens; None: not asked
-    kpis: Mapping[str, KpiBand] = field(default_factory=dict)  # by name, of evidence.manifest["kpis"]
+    kpis: Mapping[str, KpiBand] = field(default_factory=dict)  # by name, of evidence.manifest[KPIS]
     min_interaction_p: float | None = 0.001  # of gains that differ by seed, one of them being none; None: not asked
 
     def __post_init__(self) -> None:
@@ -394,7 +395,7 @@ def _findings(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
     if evidence.golden is not None:
         changed = [one for one in evidence.golden if _is_blocking(one)]
         for one in changed:
-            remedy = "'holdfast prove golden sign' signs a change that is wanted"
+            remedy = "'holdfast prove golden sign NAME --why WHY' signs a change that is wanted"
             yield GateCheck(False, "golden_changed_unsigned", _told(one), remedy)
         if not changed:
             yield GateCheck(True, "golden_changed_unsigned", "no golden changed unsigned")
@@ -424,18 +425,19 @@ def _told(finding: Finding) -> str:
 
 
 def _kpis(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
-    told = evidence.manifest.get("kpis")
+    told = evidence.manifest.get(KPIS)
     for name, band in criteria.kpis.items():
         kpi = told.get(name) if isinstance(told, Mapping) else None
         value, of = (kpi.get("value"), kpi.get("of")) if isinstance(kpi, Mapping) else (None, None)
         if not _is_number(value) or not _is_number(of):
             yield _missing(f"kpi_{name}", f"{name} was not measured, or not on how many", "measure it")
             continue
+        detail = str(kpi.get("detail") or "") if isinstance(kpi, Mapping) else ""
         text = f"{name} {value:.4g} on {of:g}"
         yield GateCheck(of >= band.least, FEW, f"{text}, at least {band.least} are asked for", "measure it on more")
         low = float("-inf") if band.low is None else band.low
         high = float("inf") if band.high is None else band.high
-        within = f"{text}, has to lie from {low:g} to {high:g}"
+        within = f"{text}, has to lie from {low:g} to {high:g}" + (f" ({detail})" if detail else "")
         yield GateCheck(low <= value <= high, f"kpi_out_of_band_{name}", within, WORSE)
 
 

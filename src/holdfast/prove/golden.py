@@ -215,6 +215,22 @@ def sign(
     return store.ledger.append(KIND, body, who=who, now=now)
 
 
+def note(store: Store, golden: Golden, *, who: str, now: float) -> WriteFuture[None]:
+    """Put on record that this behaviour was the first of its name."""
+    body = {"record": golden.name, "sha256": golden.sha256, "suite": golden.suite, "version": golden.version}
+    return store.ledger.append(KIND, body, who=who, now=now)
+
+
+def known_sha256(store: Store, name: str) -> str | None:
+    """Of the golden of that name, by the ledger: the last that was signed, else the first; None where it has none."""
+    found = [
+        one.body
+        for one in store.ledger.entries()
+        if one.kind == KIND and name in (one.body.get("sign"), one.body.get("record"))
+    ]
+    return str(found[-1]["sha256"]) if found else None
+
+
 def signed(store: Store) -> dict[str, str]:
     """Who signed which behaviour, by its sha256."""
     signatures = (one for one in store.ledger.entries() if one.kind == KIND and "sign" in one.body)

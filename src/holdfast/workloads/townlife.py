@@ -34,7 +34,7 @@ LIMITS, ROLES, COMMANDS, WINDOW = health.LIMITS, console.ROLES, console.COMMANDS
 __all__ = [
     "COMMANDS", "KEY_EVERY", "LEDGER", "LIMITS", "NEEDS", "ROLES", "STAGES", "TROUBLES", "WINDOW", "Env", "Left",
     "Life", "Pseudonymizer", "Recording", "Rules", "Seen", "TownMoment", "TownState", "bench", "command_docs",
-    "described", "faults", "fold", "groups", "inspect_script", "inspect_snapshot", "is_cold", "new_recording",
+    "described", "faults", "fold", "groups", "inspect_script", "inspect_snapshot", "is_cold", "measure_worlds", "new_recording",
     "open_recording", "read_rules", "replay", "rounded", "rule_faults", "schema", "unlocked", "word",
 ]  # fmt: skip
 
@@ -115,6 +115,15 @@ def bench(rules: Rules, *, worlds: int, ticks: int, seed: int, clock: Callable[[
     steps = worlds * env.residents * ticks
     told = {"worlds": float(worlds), "residents": float(env.residents), "ticks": float(ticks), "seconds": took}
     return told | {"agent_steps_per_s": steps / took, "tick_ms": 1000 * took / ticks}
+
+
+def measure_worlds(env: Env, step: Callable[[], None], ticks: int) -> list[dict[str, float | None]]:
+    """The figures of each world of a batch over so many ticks; `step` lives one of them."""
+    tallies = [health.begin(env.state, world) for world in range(env.worlds)]
+    for _ in range(ticks):
+        step()
+        tallies = [health.add(tally, env.law, env.state, world) for world, tally in enumerate(tallies)]
+    return [health.kpis(tally, env.law, env.state, world) for world, tally in enumerate(tallies)]
 
 
 def command_docs() -> str:

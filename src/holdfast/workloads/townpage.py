@@ -265,6 +265,7 @@ class Runner:
         return {
             "role": role,
             "policy": getattr(self.life.mind, "version", None),
+            "learning": getattr(self.life.mind, "lineage", None),
             "paused": self.is_paused,
             "speed": self.speed,
             "ticks": list(self.recording.ticks),

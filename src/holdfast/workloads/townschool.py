@@ -16,19 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.contracts.envs import Bools, Choose, Described, Observation, Spaces, State, StepResult
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.errors import BadInput, HoldfastError
+from holdfast.contracts.evidence import Acceptance
 from holdfast.contracts.policy import Act, files_of, policy_from
 from holdfast.contracts.release import Release, Stage
 from holdfast.learn.anneal import AnnealPlan
 from holdfast.learn.school import PRACTISED, School
+from holdfast.operate.briefs import happened
 from holdfast.pipeline.context import Endpoints
 from holdfast.pipeline.control import EnvProof, improve_env
 from holdfast.pipeline.run import RunSpec
 from holdfast.policies import weights
 from holdfast.policies.inspect import explain
 from holdfast.policies.network import Network, Scripted
+from holdfast.promote.gate import KPIS, KpiBand
 from holdfast.prove.estimate import difference, student
 from holdfast.store.store import Store
+from holdfast.workloads import towngate
+from holdfast.workloads.towngate import SCRIPTS
 from holdfast.workloads.townlife import Env, Rules, Seen, groups, read_rules
 from holdfast.workloads.townlife import TownState as Town
 
@@ -37,6 +42,8 @@ VARIANT = "recall"
 RETURNS = (0.0, 8.0)  # of a resident and day: a town below the first has failed, and none came near the second
 PARTS = 8  # of a day, by which the towns that are learnt in are staggered
 HOURS = 24
+FOLLOWED = 10  # ticks between two looks at what is live
+MOVES = 5  # of the history of a line, the last so many are told
 STRONGEST = 8  # of what made a choice, so many are named
 Numbers = NDArray[np.float64]
 
@@ -170,6 +177,19 @@ class TownMaker:
             seats=env.residents,
             is_clipped=True,
         )
+
+    # What a town asks beside the return: `pipeline.improve` has the protocol.
+
+    @property
+    def bands(self) -> Mapping[str, KpiBand]:
+        return towngate.bands(self)
+
+    def check_signed(self, store: Store, *, line: str, who: str, now: float) -> None:
+        towngate.check_signed(self, store, line, who=who, now=now)
+
+    def accept(self, act: Act, store: Store, *, line: str, now: float, check: Callable[[], None]) -> Acceptance:
+        kpis = towngate.kpis_of(towngate.windows_of(self, act, check=check))
+        return Acceptance(kpis=kpis, golden=towngate.golden_findings(self, store, line, now=now))
 
     def vector_env(self, count: int) -> TownVectorEnv:
         return TownVectorEnv(self.rules, towns=count, days=None)
@@ -425,12 +445,43 @@ def act_of(store: Store, policy: Network | Scripted) -> Act:
     return act
 
 
+def lineage(store: Store, release: Release, line: str = LINE) -> dict[str, Any]:
+    """How a version came to drive residents: the anneal and the proof of the run that made it, what the gate said, and
+    what happened to the line last. Without who did it: every viewer of a page reads this."""
+    told: dict[str, Any] = {"version": release.id, "stage": str(release.stage), "anneal": None, "gate": None}
+    run = release.manifest.get("run")
+    if run is not None:
+        report = school_report(store, str(run))
+        told["anneal"] = report.anneal and {
+            "share": report.anneal["share"],
+            "windows": [{name: one[name] for name in ("share", "loss", "action")} for one in report.anneal["windows"]],
+        }
+        told |= {name: getattr(report, name) for name in ("return_before", "return_learnt", "towns", "bc_accuracy")}
+        told |= {name: getattr(report, name) for name in ("gain", "gain_low", "gain_high", "curve")}
+        if report.decision is not None and report.release == release.id:
+            reasons = [one["text"] for one in report.decision["reasons"]]
+            told["gate"] = {"open": report.decision["open"], "reasons": reasons}
+    told["kpis"] = dict(release.manifest.get(KPIS, {}))
+    moves = [one for one in store.releases.history(line) if {"move", "roll_back", "restore"} & set(one.body)]
+    told["history"] = [{"at": one.at, "what": happened(one)[0]} for one in moves[-MOVES:]]
+    return told
+
+
 class TownMind:
     """A version as what drives a running town: called with it, it says what the residents do next. `look` shows what
     its network makes of one resident; nothing is worked out for whoever is not looked at."""
 
-    def __init__(self, store: Store, policy: Network | Scripted, rules: Rules, *, version: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        policy: Network | Scripted,
+        rules: Rules,
+        *,
+        version: str,
+        lineage: Mapping[str, Any] | None = None,  # how it came to drive them, for people
+    ) -> None:
         count = int(rules["residents"])
+        self.lineage = lineage
         self.version, self._first = version, np.ones(count, np.bool_)
         self._choose = act_of(store, policy).many(count)
         self._net = policy.load(store.files) if isinstance(policy, Network) else None
@@ -472,10 +523,52 @@ class TownMind:
         return told
 
 
-def mind_of(store: Store, version: str | None, rules: Rules) -> TownMind:
+class LiveMind:
+    """Drives a running town by what is live. A promotion or a rollback reaches the residents between two ticks; a
+    version that cannot be loaded is left aside, and the one before it goes on."""
+
+    def __init__(self, store: Store, rules: Rules, *, line: str = LINE, every: int = FOLLOWED) -> None:
+        self._store, self._rules, self._line, self._every = store, rules, line, every
+        self._mind = mind_of(store, None, rules, line)
+        self.swaps: list[tuple[int, str]] = []  # tick, and the version from then on
+        self.refused: dict[str, str] = {}  # versions that cannot drive this town, and why
+
+    @property
+    def version(self) -> str:
+        return self._mind.version
+
+    @property
+    def lineage(self) -> Mapping[str, Any] | None:
+        return self._mind.lineage
+
+    def __call__(self, env: Env) -> NDArray[np.int64]:
+        tick = int(env.state.town["tick"][0])
+        if tick % self._every == 0:
+            self._follow(tick)
+        return self._mind(env)
+
+    def look(self, env: Env, seat: int) -> dict[str, Any]:
+        return self._mind.look(env, seat)
+
+    def _follow(self, tick: int) -> None:
+        live = self._store.releases.live(self._line)
+        name = SCRIPTS if live is None else live.id
+        if name == self._mind.version or name in self.refused:
+            return
+        try:
+            self._mind = mind_of(self._store, None, self._rules, self._line)
+        except HoldfastError as error:
+            self.refused[name] = str(error)
+            return
+        self.swaps.append((tick, name))
+
+
+def mind_of(store: Store, version: str | None, rules: Rules, line: str = LINE) -> TownMind:
     """What drives a town: a release by its name, or what is live."""
-    release, policy = policy_in(store, version)
+    release, policy = policy_in(store, version, line)
     if isinstance(policy, Network):
         env = Env(rules, variant=VARIANT)
         policy.fitted(policy.env, Spaces(observation=len(env.senses.features), actions=len(env.actions)))
-    return TownMind(store, policy, rules, version="scripts" if release is None else release.id)
+    if release is None:
+        return TownMind(store, policy, rules, version=SCRIPTS)
+    return TownMind(store, policy, rules, version=release.id, lineage=lineage(store, release, release.policy))

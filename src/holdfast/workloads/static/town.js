@@ -159,6 +159,7 @@ function tick(line) {
   text.onclick = () => { if (line.a >= 0) select(line.a, true); };
   one.append(at, text);
   $("ticker").prepend(one);
+  note(line);
   while ($("ticker").children.length > 60) $("ticker").lastChild.remove();
 }
 function sparks() {
@@ -182,6 +183,53 @@ function sparks() {
     one.querySelector("svg").setAttribute("aria-label", values.length ? `from ${word(low)} to ${word(high)}` : "nothing yet");
   }
 }
+// How the version that drives the residents came to it: its anneal, its proof, what the gate said.
+const signed = value => `${value > 0 ? "+" : ""}${value.toFixed(2)}`;
+function learning(found) {
+  $("learning").hidden = !found;
+  if (!found) return;
+  $("version").textContent = `${found.version} (${found.stage.replaceAll("_", " ")})`;
+  const windows = found.anneal?.windows ?? [];
+  $("anneal").hidden = !windows.length;
+  $("anneal").replaceChildren(...windows.map(one => {
+    const bar = document.createElement("i");
+    bar.className = one.action;
+    bar.style.cssText = `--h: ${Math.round(100 * one.share)}%`;
+    bar.title = `${Math.round(100 * one.share)} % of the residents: lost ${Math.round(100 * one.loss)} %, ${one.action}`;
+    return bar;
+  }));
+  const told = windows.map(one => `${Math.round(100 * one.share)} % ${one.action}`).join(", ");
+  $("anneal").setAttribute("aria-label", told);
+  $("annealed").textContent = windows.length ? `Share of the residents, window by window: ${told}.` : "This version was put in place without an anneal.";
+  const proved = found.gain !== null && found.gain !== undefined;
+  $("gain").textContent = proved ? `${signed(found.return_before)} → ${signed(found.return_learnt)} a day in ${found.towns} unseen towns: ${signed(found.gain)} (${signed(found.gain_low)} to ${signed(found.gain_high)}).`
+    : "Nothing is proved of it: it is what others have to beat.";
+  $("reasons").className = found.gate?.open ? "" : "closed";
+  $("reasons").replaceChildren(...(found.gate?.reasons ?? []).slice(0, 6).map(text => item(text)));
+  $("moves").replaceChildren(...found.history.map(one => item(`${new Date(1000 * one.at).toLocaleString()}: ${one.what}`)).reverse());
+}
+function item(text) { const one = document.createElement("li"); one.textContent = text; return one; }
+
+// Sound: off until somebody asks for it. A line of the ticker is a note: what matters is lower and longer.
+let audio = null, notes = 0;
+function note(line) {
+  if (audio?.state !== "running" || mode !== "live") return;
+  notes += 1;
+  const now = audio.currentTime, voice = audio.createOscillator(), loud = audio.createGain(), long = line.priority ? .5 : .18;
+  voice.type = "sine";
+  voice.frequency.value = line.priority ? 220 : 440 * 2 ** ((Math.max(0, line.a) * 7 % 12) / 12);
+  loud.gain.setValueAtTime(0, now);
+  loud.gain.linearRampToValueAtTime(.06, now + .02);
+  loud.gain.exponentialRampToValueAtTime(.0001, now + long);
+  voice.connect(loud).connect(audio.destination);
+  voice.start(now); voice.stop(now + long);
+}
+$("sound").onclick = async () => {
+  const on = $("sound").getAttribute("aria-pressed") !== "true";
+  if (on) { audio ??= new AudioContext(); await audio.resume(); } else await audio?.suspend();
+  $("sound").setAttribute("aria-pressed", on);
+};
+
 function word(code) { return WORDS[code] ?? legend.doing[code].replaceAll("_", " "); }
 
 function select(who, centre = false) {
@@ -561,6 +609,7 @@ async function status() {
   if (mode === "live") { paused = said.paused || stopped; speed = said.speed; }
   newest = said.ticks[1];
   history = said.history;
+  learning(said.learning);
   $("locked").hidden = role !== "viewer"; $("desk").hidden = role === "viewer";
   for (const one of said.alerts) chip(`alert-${one.code}`, one.code.replaceAll("-", " "), one.severity === "critical" ? "bad" : "warn");
   for (const one of document.querySelectorAll("[id^=chip-alert-]")) if (!said.alerts.some(a => `chip-alert-${a.code}` === one.id)) one.remove();
@@ -635,5 +684,5 @@ function key(colour, name) {
   return one;
 }
 // For tests: what is seen, in numbers.
-window.town = { get picture() { return picture; }, get mode() { return mode; }, get paused() { return paused; }, get overlays() { return overlays; }, get view() { return view; }, get bodies() { return bodies; }, get selected() { return selected; } };
+window.town = { get picture() { return picture; }, get mode() { return mode; }, get paused() { return paused; }, get overlays() { return overlays; }, get view() { return view; }, get bodies() { return bodies; }, get selected() { return selected; }, get sound() { return { state: audio?.state ?? "none", notes }; } };
 start();
