@@ -34,6 +34,7 @@ from holdfast.learn.objective import Piece, logprobs_at
 from holdfast.learn.train import MODEL, PARTS, Settings, Trainer, TrainerState, Update, saved_state
 from holdfast.policies.chat_template import ByteTemplate
 from holdfast.policies.hub import Hub
+from holdfast.policies.lora import current_name
 from holdfast.policies.weights import Manifest
 
 BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
@@ -72,7 +73,10 @@ def serve() -> None:
     """Makes the calls that rank 0 makes, until it ends."""
     trainers: dict[int, ShardedTrainer] = {}
     while True:
-        name, number, living, given = _broadcast(None)
+        try:
+            name, number, living, given = _broadcast(None)
+        except RuntimeError:  # rank 0 is gone, and has said why
+            return
         if name == END:
             return
         trainers = {one: trainers[one] for one in living if one in trainers}
@@ -111,7 +115,8 @@ class _Root(nn.Module):
 
     def forward(self, part: Piece, rules: Sequence[SamplingRule], is_spread: bool) -> tuple[Tensor, Tensor, Tensor]:
         whole: Any = self.model
-        return logprobs_at(whole, part, rules, is_spread=is_spread)
+        logp, entropy, states = logprobs_at(whole, part, rules, is_spread=is_spread)
+        return logp.clone(), entropy.clone(), states.detach()  # no critic reads them, and views lose FSDP's hooks
 
 
 class ShardedTrainer(Trainer):
@@ -178,7 +183,7 @@ class ShardedTrainer(Trainer):
                 self.pause_point()
             except BaseException as error:
                 self._stopped = error
-        is_stopped = torch.tensor([self._stopped is not None])
+        is_stopped = torch.tensor([int(self._stopped is not None)])
         dist.broadcast(is_stopped, 0)
         if self._stopped is not None:
             raise self._stopped
@@ -203,6 +208,7 @@ class ShardedTrainer(Trainer):
 
     def load(self, folder: Path) -> None:
         state = saved_state(folder)
+        state = replace(state, tensors={current_name(name): one for name, one in state.tensors.items()})
         with self._everywhere("spread", state.notes):
             self.spread(state.notes, state.tensors)
 
@@ -328,9 +334,15 @@ def _sharded(model: nn.Module | None, device: torch.device) -> tuple[nn.Module, 
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     stacks = [one for one in own.modules() if isinstance(one, nn.ModuleList)]
     for layer in max(stacks, key=len, default=()) if isinstance(own, Hub) else ():
-        fully_shard(layer, mesh=mesh).set_gradient_divide_factor(1.0)
-    fully_shard(root, mesh=mesh).set_gradient_divide_factor(1.0)
+        _summed(fully_shard(layer, mesh=mesh))
+    _summed(fully_shard(root, mesh=mesh))
     return own, root
+
+
+def _summed(sharded: Any) -> None:
+    """Gradients are added: the shares of tokens are those of the whole batch already."""
+    sharded.set_gradient_divide_factor(1.0)
+    sharded.set_force_sum_reduction_for_comms(True)
 
 
 def _replica(model: nn.Module | None) -> nn.Module:
@@ -348,11 +360,10 @@ def _replica(model: nn.Module | None) -> nn.Module:
 
 
 def _form(net: nn.Module) -> tuple[bytes, list[Tensor]]:
-    made, into = [], io.BytesIO()
+    into = io.BytesIO()
     pickler = _Pickler(into)
     pickler.dump(net)
-    made = list(pickler.tensors.values())
-    return into.getvalue(), made
+    return into.getvalue(), list(pickler.tensors.values())
 
 
 class _Pickler(pickle.Pickler):

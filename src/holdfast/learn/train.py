@@ -30,7 +30,19 @@ from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
-from holdfast.learn.batch import Padded, Sample, SampleFilter, Samples, SamplingRule, cut, pack, pad, reach, read, trained_mask
+from holdfast.learn.batch import (
+    Padded,
+    Sample,
+    SampleFilter,
+    Samples,
+    SamplingRule,
+    cut,
+    pack,
+    pad,
+    reach,
+    read,
+    trained_mask,
+)
 from holdfast.learn.critic import Critic, cross_fitted
 from holdfast.learn.objective import (
     FAR,
@@ -456,6 +468,8 @@ class TrainerState:
 class Trainer:
     """Moves a model's parameters. The model stays the caller's: it is changed in place."""
 
+    size: int = 1  # processes that share the work
+
     def __init__(
         self,
         model: nn.Module,
@@ -482,7 +496,8 @@ class Trainer:
         self._limit = settings.max_tokens_per_batch or READ.get(self.device.type, READ["cuda"])
         if isinstance(model, Hub) and isinstance(model.net, CausalLM) and self.device.type == "cuda":
             trained = sum(p.numel() for p in parameters.values())
-            plan = plan_training(model.net, trained, self.device, most=settings.max_tokens_per_batch)
+            most = settings.max_tokens_per_batch
+            plan = plan_training(model.net, trained, self.device, most=most, shards=self.size)
             model.net.is_checkpointed, self._limit = plan.is_checkpointed, plan.tokens
         self._adam = AdamW(parameters, betas=settings.optimizer.betas, decay=settings.optimizer.weight_decay)
         self._rng = np.random.Generator(np.random.PCG64(seed))
