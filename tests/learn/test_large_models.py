@@ -154,3 +154,12 @@ def test_adapters_of_older_checkpoints_are_known_by_their_names() -> None:
     old = "mean.model.net.base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight"
     assert current_name(old) == "mean.model.net.model.layers.0.self_attn.q_proj.lora_A"
     assert current_name("model.net.lm_head.weight") == "model.net.lm_head.weight"
+
+
+def test_a_model_that_fits_no_gpu_whole_fits_eight_that_share_it() -> None:
+    config = CausalConfig.of(QWEN_7B)
+    assert config is not None
+    with pytest.raises(BadInput, match="takes about"):
+        memory.plan(config, config.parameters, 2, 80 * GB)
+    shared = memory.plan(config, config.parameters, 2, 80 * GB, shards=8)
+    assert shared.total < 80 * GB and shared.tokens >= memory.FEWEST

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
-from holdfast.api.driving import Setup, Started, begin, drive_spec, launch, prepare, run_spec, runtime_for
+from holdfast.api.driving import Setup, Started, begin, drive_spec, join_others, launch, prepare, run_spec, runtime_for
 from holdfast.api.inputs import (
     Budget,
     Options,
@@ -143,6 +143,7 @@ def start(
     **options: Unpack[Options],
 ) -> Started[Result]:
     """As `improve`, but it returns at once: `run.events()`, `run.wait()`, `run.stop()`."""
+    join_others()
     if env is not None:
         given = {"agent": agent, "tasks": tasks, "scorers": scorers, "model": model, "base_url": base_url}
         given |= {"budget": budget, "safety": safety}

@@ -42,6 +42,17 @@ LINE_S = 10.0  # between two lines where there is no terminal
 PAGE = 100
 
 
+def join_others() -> None:
+    """Where torchrun started several processes, the first one goes on from here and the others only train with it."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        from holdfast.pipeline.spec import needs_torch
+
+        needs_torch()
+        from holdfast.learn.distributed import join
+
+        join()
+
+
 class Stopped(HoldfastError):
     """The run was stopped before its end."""
 

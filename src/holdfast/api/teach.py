@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from holdfast.api.driving import begin
+from holdfast.api.driving import begin, join_others
 from holdfast.api.stored import Run, StoreAddress
 from holdfast.contracts.errors import BadInput
 
@@ -99,6 +99,7 @@ def _learn(
     from holdfast.pipeline.spec import needs_torch
 
     needs_torch()
+    join_others()
     from holdfast.pipeline.sft import KINDS, sft_spec
     from holdfast.policies.model import Model
 

@@ -286,6 +286,10 @@ def main() -> None:
         except UnicodeEncodeError:  # nothing could print it, or look it up in a store
             say(f"holdfast: error: argument {os.fsencode(word)!r}: is not UTF-8; write it so, or rename what it names")
             sys.exit(2)
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # before anything is printed or opened several times
+        from holdfast.api.driving import join_others
+
+        join_others()
     argv, warnings = rewrite_aliases(sys.argv[1:])
     for line in warnings:  # as documented, word by word: a script may look for the whole line
         print(line, file=sys.stderr)

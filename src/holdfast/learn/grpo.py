@@ -60,6 +60,7 @@ from holdfast.learn.batch import (
 )
 from holdfast.learn.checkpoints import Learner
 from holdfast.learn.constrain import Constraint, CostPrice, combine, cost_credit, describe, from_dict, mean_cost
+from holdfast.learn.distributed import trainer_of
 from holdfast.learn.objective import How, Objective, check_aggregate
 from holdfast.learn.returns import group_relative, normalise_then_sum, turn_credit
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer, Update, check_dials, default_learning_rate
@@ -627,7 +628,7 @@ class GRPO(GrpoDials):
             is_measured=self.max_kl is not None,
         )
         reference = models.load(base, files)[0] if self.reference_kl else None
-        return Trainer(model, settings, seed=self.seed, reference=reference)
+        return trainer_of(model, settings, seed=self.seed, reference=reference)
 
 
 def check_trainable(base: Policy) -> None:

@@ -42,6 +42,7 @@ from holdfast.learn.batch import (
     trained_mask,
 )
 from holdfast.learn.checkpoints import Learner
+from holdfast.learn.distributed import refuse, trainer_of
 from holdfast.learn.dp import Privacy, PrivacyBudget, PrivateTrainer, SecretNoise, Unit
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer, Update
 from holdfast.policies.chat_template import ByteTemplate, ChatTemplate
@@ -655,7 +656,7 @@ class SFT:
         """Before anything is learnt: the loss on what is held out, and how much noise the budget asks for.
 
         `earlier` are the reports of private runs that led to this policy."""
-        reader = Trainer(self.learner.load(policy, ctx.files), self._settings(1), seed=self.seed)
+        reader = trainer_of(self.learner.load(policy, ctx.files), self._settings(1), seed=self.seed)
         reader.pause_point = ctx.check
         notes = self._notes(reader, data, ctx)
         told: dict[str, Any] = {"phase": self.phase, HELD_OUT_LOSS: self._held_out(reader, data, notes)}
@@ -764,7 +765,8 @@ class SFT:
     def _trainer(self, model: nn.Module, *, total: int, private: Private | None = None) -> Trainer:
         settings = self._settings(total)
         if private is None:
-            return Trainer(model, settings, seed=self.seed)
+            return trainer_of(model, settings, seed=self.seed)
+        refuse("privacy")
         return PrivateTrainer(model, settings, *private, seed=self.seed)
 
     def _diverged(self, why: str) -> BadInput:

@@ -30,12 +30,25 @@ from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
-from holdfast.learn.batch import Padded, Sample, SampleFilter, Samples, cut, pack, pad, reach, read, trained_mask
+from holdfast.learn.batch import (
+    Padded,
+    Sample,
+    SampleFilter,
+    Samples,
+    SamplingRule,
+    cut,
+    pack,
+    pad,
+    reach,
+    read,
+    trained_mask,
+)
 from holdfast.learn.critic import Critic, cross_fitted
 from holdfast.learn.objective import (
     FAR,
     TERMS,
     Objective,
+    Piece,
     TokenSums,
     TrainableModel,
     logprobs_at,
@@ -55,6 +68,12 @@ PARTS = ("mean", "square")
 MODEL, CRITIC = "model.", "critic."  # how the names of their parameters begin
 
 
+def own(tensor: Tensor) -> Tensor:
+    """The part of a tensor that lies in this process: all of it, where nothing is sharded."""
+    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part
+
+
 class AdamW:
     """m ← β₁m + (1 − β₁)g,  v ← β₂v + (1 − β₂)g²,  θ ← (1 − lr·decay)·θ − lr·m̂ / (√v̂ + ε);  Loshchilov & Hutter 2019,
     arXiv:1711.05101. Only matrices decay.
@@ -69,10 +88,11 @@ class AdamW:
         if not parameters:
             raise BadInput("the model", why="has no parameter that can be trained")
         self.parameters, self._betas, self._decay = dict(parameters), betas, decay
-        self.master = {n: p if p.dtype == torch.float32 else p.detach().float() for n, p in parameters.items()}
-        self.mean = {name: torch.zeros_like(p) for name, p in self.master.items()}
-        self.square = {name: torch.zeros_like(p) for name, p in self.master.items()}
+        self.master = {n: p if p.dtype == torch.float32 else own(p.detach()).float() for n, p in parameters.items()}
+        self.mean = {name: torch.zeros_like(own(p.detach())) for name, p in self.master.items()}
+        self.square = {name: torch.zeros_like(own(p.detach())) for name, p in self.master.items()}
         self.steps = 0
+        self.joined: Callable[[Tensor], Tensor] = lambda length: length  # of a vector with parts in other processes
         self.before_move: Callable[[], None] = lambda: None
 
     def clear(self) -> None:
@@ -82,12 +102,12 @@ class AdamW:
     @torch.no_grad()
     def clip(self, longest: float) -> Tensor:
         """The length of all gradients as one vector; what is longer than allowed is scaled down. Waits for nothing."""
-        gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
+        gradients = [own(p.grad) for p in self.parameters.values() if p.grad is not None]
         if not gradients:
             return torch.zeros(())
         is_narrow = any(gradient.dtype != torch.float32 for gradient in gradients)
         norms = torch._foreach_norm(gradients, 2, torch.float32) if is_narrow else torch._foreach_norm(gradients)
-        length: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+        length = self.joined(torch.linalg.vector_norm(torch.stack(norms)))
         torch._foreach_mul_(gradients, (longest / (length + 1e-6)).clamp(max=1.0))
         return length
 
@@ -96,14 +116,15 @@ class AdamW:
         self.before_move()
         self.steps += 1
         for is_matrix in (True, False):
-            names = [n for n, p in self.parameters.items() if p.grad is not None and (p.ndim >= 2) == is_matrix]
+            moving = [n for n, p in self.parameters.items() if p.grad is not None and (p.ndim >= 2) == is_matrix]
+            names = [n for n in moving if self.mean[n].numel()]
             decay = self._decay if is_matrix else 0.0
             wide = [name for name in names if self.master[name] is self.parameters[name]]
             if wide:
                 self._pass(wide, lr, decay)
             for some in self._narrow([name for name in names if self.master[name] is not self.parameters[name]]):
                 self._pass(some, lr, decay)
-                torch._foreach_copy_([self.parameters[n] for n in some], [self.master[n] for n in some])
+                torch._foreach_copy_([own(self.parameters[n]) for n in some], [self.master[n] for n in some])
 
     def _narrow(self, names: list[str]) -> Iterator[list[str]]:
         """A few at a time: what is computed in 32 bits takes memory of its own."""
@@ -121,8 +142,8 @@ class AdamW:
     def _pass(self, names: list[str], lr: float, decay: float) -> None:
         steps = torch.full((), float(self.steps), device=self.master[names[0]].device)
         torch._fused_adamw_(
-            [self.master[name] for name in names],
-            [gradient.float() for name in names if (gradient := self.parameters[name].grad) is not None],
+            [own(self.master[name]) for name in names],
+            [own(gradient).float() for name in names if (gradient := self.parameters[name].grad) is not None],
             [self.mean[name] for name in names],
             [self.square[name] for name in names],
             [],
@@ -139,16 +160,18 @@ class AdamW:
     @torch.no_grad()
     def length(self) -> Tensor:
         """Of all parameters as one vector."""
-        length: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(self.master.values()))))
-        return length
+        norms = torch._foreach_norm([own(p) for p in self.master.values()])
+        return self.joined(torch.linalg.vector_norm(torch.stack(norms)))
 
     @torch.no_grad()
     def moved(self, before: Mapping[str, Tensor]) -> float:
         """How far those parameters that are in `before` are from where they were."""
         parts = [
-            (p - before[name].to(p.device)).double().square().sum() for name, p in self.master.items() if name in before
+            (own(p) - before[name].to(p.device)).double().square().sum()
+            for name, p in self.master.items()
+            if name in before
         ]
-        return math.sqrt(float(torch.stack(parts).sum()))
+        return float(self.joined(torch.stack(parts).sum().sqrt()))
 
     @torch.no_grad()
     def last_move(self, lr: float, names: Iterable[str]) -> float:
@@ -159,11 +182,11 @@ class AdamW:
             for name in names
             if self.parameters[name].grad is not None
         ]
-        return lr * math.sqrt(float(torch.stack(parts).double().sum()))
+        return lr * float(self.joined(torch.stack(parts).double().sum().sqrt()))
 
     def all(self) -> dict[str, Tensor]:
         """Parameters, of which masters stand for those of 16 bits, and moments, by name."""
-        found: dict[str, Tensor] = {name: p.detach() for name, p in self.master.items()}
+        found: dict[str, Tensor] = {name: own(p.detach()) for name, p in self.master.items()}
         for part in PARTS:
             found |= {f"{part}.{name}": tensor for name, tensor in getattr(self, part).items()}
         return found
@@ -186,7 +209,7 @@ class AdamW:
             target.copy_(tensors[name])
         for name, p in self.parameters.items():
             if self.master[name] is not p:
-                p.copy_(self.master[name])
+                own(p).copy_(self.master[name])
         self.steps = steps
 
 
@@ -445,6 +468,8 @@ class TrainerState:
 class Trainer:
     """Moves a model's parameters. The model stays the caller's: it is changed in place."""
 
+    size: int = 1  # processes that share the work
+
     def __init__(
         self,
         model: nn.Module,
@@ -471,7 +496,8 @@ class Trainer:
         self._limit = settings.max_tokens_per_batch or READ.get(self.device.type, READ["cuda"])
         if isinstance(model, Hub) and isinstance(model.net, CausalLM) and self.device.type == "cuda":
             trained = sum(p.numel() for p in parameters.values())
-            plan = plan_training(model.net, trained, self.device, most=settings.max_tokens_per_batch)
+            most = settings.max_tokens_per_batch
+            plan = plan_training(model.net, trained, self.device, most=most, shards=self.size)
             model.net.is_checkpointed, self._limit = plan.is_checkpointed, plan.tokens
         self._adam = AdamW(parameters, betas=settings.optimizer.betas, decay=settings.optimizer.weight_decay)
         self._rng = np.random.Generator(np.random.PCG64(seed))
@@ -534,7 +560,7 @@ class Trainer:
         if self.device.type != "cuda":
             good = self.state()
             lengths = [good.tensors[name].double().norm() for name in self._adam.parameters]
-            return good, torch.stack(lengths).norm()
+            return good, self._adam.joined(torch.stack(lengths).norm())
         self._host = self._host or HostCopy(self._adam, self.device)
         return self._state(self._host.take()), self._adam.length()
 
@@ -628,15 +654,21 @@ class Trainer:
         objective = self.settings.objective
         targets = 0 if batch.returns is None else int((~np.isnan(batch.returns)).sum())
         for padded in self._padded(batch, self.model):
-            self.pause_point()
+            self._pause()
             part = piece(batch, padded, share, self.device)
             with self._cast():
-                logp, entropy, states = logprobs_at(
-                    _model(self.model), part, batch.rules, is_spread=objective.entropy > 0.0
-                )
+                logp, entropy, states = self._forward(self.model, part, batch.rules, objective.entropy > 0.0)
                 critic = self.critic if self._apart is None else None
                 predicted = None if critic is None else values_at(critic, states, part.value_places)
             yield loss_of(part, logp, entropy, predicted, objective, targets)
+
+    def _pause(self) -> None:
+        self.pause_point()
+
+    def _forward(
+        self, model: nn.Module, part: Piece, rules: Sequence[SamplingRule], is_spread: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return logprobs_at(_model(model), part, rules, is_spread=is_spread)
 
     def _padded(self, batch: Samples, model: nn.Module) -> Iterator[Padded]:
         """What is read at once, one after the other."""
@@ -749,10 +781,10 @@ class Trainer:
         found, said = (np.full(len(batch.ids), np.nan, dtype=np.float32) for _ in range(2))
         blank = np.zeros(len(batch.ids), dtype=np.float32)
         for padded in self._padded(batch, model):
-            self.pause_point()
+            self._pause()
             part = piece(batch, padded, blank, self.device)
             with self._cast():
-                logp, _, states = logprobs_at(_model(model), part, batch.rules)
+                logp, _, states = self._forward(model, part, batch.rules, False)
                 if self.critic is not None and len(padded.value_flat):
                     said[padded.value_flat] = values_at(self.critic, states, part.value_places).cpu().numpy()
                     if states_at is not None:
@@ -793,7 +825,9 @@ class Trainer:
 
     def save(self, folder: Path, *, created_at: float) -> Manifest:
         """Puts the state on disk, all of it or none."""
-        state = self.state()
+        return self._save(folder, self.state(), created_at)
+
+    def _save(self, folder: Path, state: TrainerState, created_at: float) -> Manifest:
         manifest = Manifest(
             kind="trainer",
             shape={name: list(tensor.shape) for name, tensor in state.tensors.items()},
@@ -805,10 +839,7 @@ class Trainer:
 
     def load(self, folder: Path) -> None:
         """Goes on where the saved one was, bit for bit."""
-        tensors, manifest = load(folder)
-        if "trainer" not in manifest.notes:
-            raise BadInput(str(folder), why="holds no trainer's state", remedy="name a folder that a trainer saved to")
-        self.restore(TrainerState(tensors=tensors, notes=manifest.notes["trainer"]))
+        self.restore(saved_state(folder))
 
     def digest(self) -> str:
         """sha256 over the names and bytes of all parameters that are trained."""
@@ -847,6 +878,14 @@ class Trainer:
     def _cast(self) -> AbstractContextManager[Any]:
         """Weights of 32 bits are multiplied in 16 on a GPU; those of 16 bits are what they are."""
         return torch.autocast("cuda", dtype=torch.bfloat16) if self._is_cast else nullcontext()
+
+
+def saved_state(folder: Path) -> TrainerState:
+    """What a trainer saved to a folder."""
+    tensors, manifest = load(folder)
+    if "trainer" not in manifest.notes:
+        raise BadInput(str(folder), why="holds no trainer's state", remedy="name a folder that a trainer saved to")
+    return TrainerState(tensors=tensors, notes=manifest.notes["trainer"])
 
 
 def _model(module: nn.Module) -> TrainableModel:

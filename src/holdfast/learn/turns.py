@@ -50,6 +50,7 @@ from holdfast.learn.constrain import (
     turn_costs,
 )
 from holdfast.learn.critic import Critic, CriticConfig, explained_variance
+from holdfast.learn.distributed import refuse
 from holdfast.learn.grpo import INLINE, PHASE, check_trainable, mean_reward, measured_turns, practice, sift
 from holdfast.learn.objective import How, Objective, TrainableModel, check_aggregate
 from holdfast.learn.returns import gae, normalise
@@ -251,6 +252,7 @@ def trainer_for(model: nn.Module, settings: RlSettings, *, seed: int) -> Trainer
         max_kl=ppo.max_kl,
         is_measured=True,
     )
+    refuse("PPO, with its critic,")
     return Trainer(model, made, seed=seed, critic=_critic(model, settings.critic))
 
 

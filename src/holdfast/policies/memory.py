@@ -51,9 +51,19 @@ def fixed_bytes(parameters: int, trained: int, itemsize: int) -> int:
     return parameters * itemsize + trained * (own + 8 + (4 if own < 4 else 0)) + 3 * SLICE + HEAD
 
 
-def plan(c: CausalConfig, trained: int, itemsize: int, room: int, *, most: int = 0) -> MemoryPlan:
-    """For so many bytes in all. BadInput where not even a few tokens fit."""
+def gathered_bytes(c: CausalConfig, itemsize: int) -> int:
+    """Weights and gradients that a sharded model has whole at a time: its ends, and two layers."""
+    ends = c.vocabulary * c.width * (1 if c.is_tied else 2)
+    return 2 * itemsize * (ends + 2 * (c.parameters - ends) // max(c.layers, 1))
+
+
+def plan(
+    c: CausalConfig, trained: int, itemsize: int, room: int, *, most: int = 0, shards: int = 1
+) -> MemoryPlan:
+    """For so many bytes in all on each of the GPUs it is sharded over. BadInput where not even a few tokens fit."""
     fixed, options = fixed_bytes(c.parameters, trained, itemsize), []
+    if shards > 1:
+        fixed = (fixed - HEAD) // shards + HEAD + gathered_bytes(c, itemsize)
     is_adapted = trained < c.parameters // 2
     for is_checkpointed in (False, True):
         each = token_bytes(c, itemsize, is_checkpointed=is_checkpointed, is_adapted=is_adapted)
@@ -83,9 +93,11 @@ def _remedy(c: CausalConfig, trained: int, itemsize: int, room: int) -> str:
     return f"take a model of at most {most / 1e9:.1f} B parameters, or a larger GPU"
 
 
-def plan_training(net: CausalLM, trained: int, device: torch.device, *, most: int = 0) -> MemoryPlan:
+def plan_training(
+    net: CausalLM, trained: int, device: torch.device, *, most: int = 0, shards: int = 1
+) -> MemoryPlan:
     """For a model that lies on this GPU already. `most`: tokens that are read at once where somebody said so."""
     itemsize = next(net.parameters()).dtype.itemsize
-    held = sum(p.nbytes for p in net.parameters())
+    held = sum(p.nbytes for p in net.parameters()) // shards
     free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return plan(net.config, trained, itemsize, free + held, most=most)
+    return plan(net.config, trained, itemsize, free + held, most=most, shards=shards)
