@@ -238,6 +238,8 @@ def _overtaken(here: Scene, sleeper: Any) -> bool:
     """Stop it at work, until others have finished what it held or it is clear that they cannot; then wake it."""
     held_by = f"SELECT rollout FROM attempts WHERE status = 'running' AND worker LIKE '%-{sleeper.pid}-%'"
     wait_until(lambda: bool(_rows(here, held_by)), 10.0)  # on a busy machine it may only just have started
+    if not sleeper.is_alive():  # its journal says why, and the verdict counts what it had written
+        return False
     os.kill(sleeper.pid, signal.SIGSTOP)
     held = ", ".join(str(row[0]) for row in _rows(here, held_by))
     left = f"SELECT 1 FROM rollouts WHERE key IN ({held}) AND status <> 'succeeded'"
