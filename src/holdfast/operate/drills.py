@@ -98,7 +98,7 @@ sys.argv[:2] = ["holdfast"]
 sys.path[0] = ""
 runpy.run_module("holdfast.cli", run_name="__main__", alter_sys=True)
 """
-PATIENCE_S = 120.0  # for what takes seconds: a machine may be busy with other things
+PATIENCE_S = 600.0  # for what takes seconds: at a load of 20 a start took two minutes
 OURS = ("HOLDFAST_STORE", "HOLDFAST_TOKEN")  # a drill has its own store, whatever the environment says
 Clock = Callable[[], float]
 
@@ -554,7 +554,7 @@ class SoakDrill:
                 driver = self._accident(run, driver)
         scratch.mark("service killed", pid=served.pid, command=f"kill -9 {served.pid}", policy=SERVED)
         served.kill()
-        if scratch.end(driver, 300.0) != 0:
+        if scratch.end(driver) != 0:
             raise _failed(driver)
         scratch.mark("ended", run=run)
         return run
@@ -668,10 +668,12 @@ def _manifest(scratch: Scratch, run: str, driver: Running) -> None:
 
 def _taken_up(scratch: Scratch, run: str, command: str = "optimize") -> Running:
     """Resumes the run as soon as the lease of the dead driver has run out."""
-    end = time.monotonic() + 120.0
+    end = time.monotonic() + PATIENCE_S
     while True:
         driver = scratch.begin(command, "--resume", run, "--store", str(scratch.store))
-        scratch.wait("the run is taken up", partial(_is_taken_up, scratch, run, driver))
+        with scratch.opened() as store:  # once: opening is most of what a look costs
+            is_so = partial(_is_taken_up, store, run, driver, scratch.marks[-1].at)
+            scratch.wait("the run is taken up", is_so)
         if not driver.has_ended() or driver.code == 0:
             return driver
         scratch.end(driver)
@@ -680,19 +682,15 @@ def _taken_up(scratch: Scratch, run: str, command: str = "optimize") -> Running:
         time.sleep(0.2)
 
 
-def _is_taken_up(scratch: Scratch, run: str, driver: Running) -> bool:
-    """Whether a driver has resumed the run since the last mark, or this one has ended."""
-    if driver.has_ended():
-        return True
-    since = scratch.marks[-1].at
-    with scratch.opened() as store:
-        return any(
-            "resume" in one.body and one.at > since for one in store.ledger.entries(run=run) if one.kind == "run"
-        )
+def _is_taken_up(store: Store, run: str, driver: Running, since: float) -> bool:
+    """Whether a driver has resumed the run since then, or this one has ended."""
+    return driver.has_ended() or any(
+        "resume" in one.body and one.at > since for one in store.ledger.entries(run=run) if one.kind == "run"
+    )
 
 
 def _ended(scratch: Scratch, run: str, driver: Running, accident: str) -> Story:
-    if scratch.end(driver, 300.0) != 0:
+    if scratch.end(driver) != 0:
         raise _failed(driver)
     scratch.mark("ended", run=run)
     return Story(run=run, crash=accident, restart=driver.line)
