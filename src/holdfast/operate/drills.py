@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import os
 import random
 import re
@@ -532,13 +531,12 @@ class SoakDrill:
 
     def _rest(self, end: float) -> None:
         """Until the commands that have ended used no more than their share of a core since the soak began."""
-        share = self._scratch.cpu_share or math.inf
-        began = time.monotonic()
-        while _cpu_s() - self._began_cpu_s > share * (time.monotonic() - self._began) and time.monotonic() < end:
-            time.sleep(1.0)
+        began, used_s = time.monotonic(), _cpu_s() - self._began_cpu_s
+        until = min(end, began + pause_s(used_s, began - self._began, self._scratch.cpu_share))
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(1.0, left))
             self._look()
-        used_s = round(_cpu_s() - self._began_cpu_s, 1)
-        self._scratch.mark("rested", seconds=round(time.monotonic() - began, 1), cpu_s=used_s)
+        self._scratch.mark("rested", seconds=round(time.monotonic() - began, 1), cpu_s=round(used_s, 1))
 
     def _one_run(self, number: int) -> str:
         scratch, load = self._scratch, Load(tasks=480, seconds=0.25)
@@ -588,6 +586,11 @@ class SoakDrill:
             answer.read()
         pages = int(Path(f"/proc/{self._room.pid}/statm").read_text().split()[1])
         self._scratch.mark("memory", room_mb=round(pages * resource.getpagesize() / 2**20, 1))
+
+
+def pause_s(used_s: float, elapsed_s: float, share: float | None) -> float:
+    """How long to rest until what was used is that share of the time; None: there is no limit."""
+    return 0.0 if share is None else max(0.0, used_s / share - elapsed_s)
 
 
 def _cpu_s() -> float:
