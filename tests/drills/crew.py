@@ -65,7 +65,7 @@ class Crew:
             self._commands.append(Running(arguments, stem, ROOT))
         return self._commands[-1]
 
-    def finish(self, timeout_s: float = 30.0) -> list[str]:
+    def finish(self, timeout_s: float = 300.0) -> list[str]:
         """Wait until all have ended by themselves; who has not, and who left a child behind."""
         end = time.monotonic() + timeout_s
         for member in self._members:

@@ -185,7 +185,7 @@ def _gaps(account: Account, picture: Picture) -> Iterator[str]:
 
 def _stale(account: Account, picture: Picture, findings: Findings) -> None:
     """A write begun after its attempt was surely lost is refused; a lease that ran out is no loss by itself."""
-    lost = _lost_at(account)
+    lost = _lost_at(account, picture)
     for call in account.calls:
         if call.name not in FENCED:
             continue
@@ -201,10 +201,18 @@ def _stale(account: Account, picture: Picture, findings: Findings) -> None:
             findings.stale.append(f"span {row['seq']} of attempt {row['attempt']} is there, made after it was lost")
 
 
-def _lost_at(account: Account) -> dict[int, int]:
-    """Token → when it was certain that the attempt no longer holds its rollout."""
+def _lost_at(account: Account, picture: Picture) -> dict[int, int]:
+    """Token → when it was certain that the attempt no longer holds its rollout.
+
+    Certain is the answer to the next claim of the rollout, to the attempt's own end, to a refusal that names its state;
+    and to the sweep that wrote the attempt off, which is known by the time that it wrote."""
     claims: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    lost: dict[int, int] = {}
+    swept = {call.facts["now"]: call.ended_ns for call in account.calls if call.name == "sweep" and call.ok}
+    lost = {
+        row["key"]: swept[row["ended_at"]]
+        for row in picture.tables["attempts"]
+        if row["status"] in ("unresponsive", "timeout") and row["ended_at"] in swept
+    }
     for call in account.calls:
         at = call.ended_ns or 0
         if call.name == "claim" and call.ok:

@@ -124,6 +124,10 @@ def _beat(run: str, tokens: Any, *, now: float, lease_s: float) -> Facts:
     return {"tokens": list(tokens), "now": now, "until": now + lease_s}
 
 
+def _sweep(*, now: float, **rest: Any) -> Facts:
+    return {"now": now}
+
+
 def _finish(attempt: Any, state: Any, *, now: float, reward: float | None = None, **rest: Any) -> Facts:
     return {"token": attempt.token, "rollout": attempt.rollout, "now": now, "state": str(state), "reward": reward}
 
@@ -148,6 +152,7 @@ WATCHED: dict[str, tuple[Callable[..., Facts], Callable[[Any], Any]]] = {
     "enqueue": (_enqueue, lambda answer: answer),
     "claim": (_claim, _tokens),
     "beat": (_beat, lambda beats: sorted(beats.alive)),
+    "sweep": (_sweep, lambda answer: answer),
     "finish": (_finish, str),
     "add": (_add, lambda answer: answer),
     "score": (_score, lambda answer: answer),

@@ -78,7 +78,7 @@ class Scene:
     def is_done(self) -> bool:
         return self.store.views.is_done(self.run)
 
-    def work_off(self, timeout_s: float) -> list[str]:
+    def work_off(self, timeout_s: float = 600.0) -> list[str]:  # a busy machine is no fault
         """Wait until nothing is open, send everybody home, end the run; what did not go as it should."""
         problems = []
         if not wait_until(self.is_done, timeout_s):

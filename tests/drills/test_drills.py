@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.drills.crew import ROOT
+from tests.drills.faults.main_process import Story
 from tests.drills.run import ON_POSTGRES, ON_SQLITE, WIDTH, Part, play, render
 from tests.drills.scene import Tally
 from tests.store.children import unmeasured
@@ -36,6 +38,11 @@ def test_the_command_plays_one_fault_and_tells_it_as_json() -> None:
 def test_an_unknown_fault_is_refused_with_those_there_are() -> None:
     done = run("--only", "lightning")
     assert done.returncode == 2 and all(part.name in done.stderr for part in (*ON_SQLITE, *ON_POSTGRES))
+
+
+def test_a_run_that_never_made_its_store_is_one_finding_and_not_a_missing_table(tmp_path: Path) -> None:
+    story = Story(tmp_path, "tasks", 3)
+    assert story.verdict().problems == ["no store was made"]
 
 
 def test_the_table_says_what_broke_within_80_columns() -> None:

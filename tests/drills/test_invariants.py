@@ -61,7 +61,7 @@ def tell(opened: Store, url: str, folder: Path) -> Story:
     a, b, c = store.queue.claim(run, "zombie", now=time.time(), lease_s=30.0, most=3).result()
     finish(store, a)
     store.queue.finish(c.attempt, AttemptState.FAILED, now=time.time(), backoff=AT_ONCE).result()
-    opened.queue.sweep(now=time.time() + 40.0, backoff=AT_ONCE).result()
+    store.queue.sweep(now=time.time() + 40.0, backoff=AT_ONCE).result()
     for claim in store.queue.claim(run, "next", now=time.time() + 40.0, lease_s=60.0, most=3).result():
         finish(store, claim)
     for write in (store.traces.add(b.attempt, [roles.span(7)], now=time.time()), roles.succeed(store, b.attempt)):
@@ -127,6 +127,21 @@ def test_a_worker_that_writes_past_the_fence_is_found(story: Story) -> None:
     stale = story.findings().stale
     assert any(text.startswith(f"add of attempt {token}") for text in stale)  # from the journal
     assert any(text.startswith(f"span 9 of attempt {token}") for text in stale)  # and from the store alone
+
+
+def test_a_worker_that_was_written_off_and_writes_before_anybody_has_its_rollout_is_found(story: Story) -> None:
+    with open_store(story.url) as opened:
+        store = Witness(opened, story.journal)
+        store.queue.enqueue(story.run, [roles.task("d")], now=time.time()).result()
+        (claim,) = store.queue.claim(story.run, "zombie", now=time.time(), lease_s=30.0).result()
+        token = claim.attempt.token
+        store.queue.beat(story.run, [token], now=time.time() + 31.0, lease_s=30.0).result()  # late, and still its own
+        assert not story.findings(is_over=False).stale
+        store.queue.sweep(now=time.time() + 70.0).result()
+    number = story.journal.asks("beat", tokens=[token], now=time.time() + 70.0, until=time.time() + 100.0)
+    story.journal.told(number, [token])
+    (stale,) = story.findings(is_over=False).stale
+    assert stale.startswith(f"beat of attempt {token} by story")
 
 
 def test_what_the_journal_alone_shows_is_found(story: Story) -> None:

@@ -172,7 +172,8 @@ class TokenOptions:
                 raise BadInput(f"--token-file {self.token_file}", why=why, remedy=remedy)
             return self.token_file.read_text().strip()
         except (OSError, ValueError) as error:
-            raise BadInput(f"--token-file {self.token_file}", why=str(error), remedy="give a file of text") from None
+            why = getattr(error, "strerror", None) or str(error)
+            raise BadInput(f"--token-file {self.token_file}", why=why, remedy="give a file of text") from None
 
 
 def hand_over(token: str, folder: Path, name: str, *, link: str = "") -> str:

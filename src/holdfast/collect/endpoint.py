@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+import os
 import re
 import secrets
 import socket
@@ -461,7 +462,10 @@ def listen(host: str, port: int, *, token: str | None) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
+        why = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror or str(error)
+        raise BadInput(f"{host}:{port}", why=why, remedy="choose another --host or --port") from None
+    except OverflowError as error:
         raise BadInput(f"{host}:{port}", why=str(error), remedy="choose another --host or --port") from None
 
 

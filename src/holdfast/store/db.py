@@ -693,7 +693,7 @@ def make_private(path: Path) -> None:
             try:
                 os.link(empty, path)  # fails if somebody else was quicker
             finally:
-                os.unlink(empty)
+                Path(empty).unlink()
         mode = path.stat().st_mode
         if mode & 0o007:
             path.chmod(mode & 0o770)

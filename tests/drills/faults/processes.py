@@ -48,7 +48,7 @@ def killed_workers(setting: Setting) -> Tally:
     for number in range(rounds):
         with scene(setting) as here:
             _kill(setting, here, kills, f"round {number + 1} of {rounds}")
-            problems = here.work_off(60.0)
+            problems = here.work_off()
         tally.events += kills
         tally.add(verdict(here.url, here.folder, problems))
     return tally
@@ -114,7 +114,7 @@ def jumping_clock(setting: Setting) -> Tally:
         with scene(setting) as here:
             kills = _jump(setting, here, seconds)
             setting.say(f"round {number + 1} of {rounds}: calm again")
-            problems = here.work_off(20.0)
+            problems = here.work_off()
         tally.events += int(seconds / EVERY_S) * CREW // 2 + kills
         tally.notes.append(f"{kills} workers were killed while the clocks jumped")
         tally.add(verdict(here.url, here.folder, problems))
@@ -206,7 +206,7 @@ def zombies(setting: Setting) -> Tally:
     for number in range(rounds):
         with scene(setting) as here:
             made, overtaken = _stop(setting, here, stops, f"round {number + 1} of {rounds}")
-            problems = here.work_off(60.0)
+            problems = here.work_off()
         tally.events += made
         tally.notes.append(f"{overtaken} of {made} sleepers lost all they held; the others held the lock, or nothing")
         if not overtaken:
@@ -238,6 +238,8 @@ def _overtaken(here: Scene, sleeper: Any) -> bool:
     """Stop it at work, until others have finished what it held or it is clear that they cannot; then wake it."""
     held_by = f"SELECT rollout FROM attempts WHERE status = 'running' AND worker LIKE '%-{sleeper.pid}-%'"
     wait_until(lambda: bool(_rows(here, held_by)), 10.0)  # on a busy machine it may only just have started
+    if not sleeper.is_alive():  # its journal says why, and the verdict counts what it had written
+        return False
     os.kill(sleeper.pid, signal.SIGSTOP)
     held = ", ".join(str(row[0]) for row in _rows(here, held_by))
     left = f"SELECT 1 FROM rollouts WHERE key IN ({held}) AND status <> 'succeeded'"

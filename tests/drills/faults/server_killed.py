@@ -77,7 +77,7 @@ def drill(setting: Setting) -> Tally:
         time.sleep(1.0)
         for member in crew:
             os.kill(member.pid, signal.SIGTERM)
-        problems = here.work_off(60.0)
+        problems = here.work_off()
     tally.events = kills
     tally.add(verdict(here.url, here.folder, problems))
     return tally

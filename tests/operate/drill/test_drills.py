@@ -22,7 +22,7 @@ import pytest
 from holdfast.collect.agent import Context, Tracer
 from holdfast.contracts.executor import Assignment
 from holdfast.contracts.settings import settings_from
-from holdfast.operate.drills import DRILLS, Callers, DrillFailed, Load, Scratch, busy, perform
+from holdfast.operate.drills import DRILLS, Callers, DrillFailed, Load, Scratch, busy, pause_s, perform
 from holdfast.operate.playbook import KINDS, TRANSCRIPT, validate
 from tests.store.children import unmeasured
 
@@ -35,6 +35,16 @@ def test_the_load_is_a_run_that_optimize_takes() -> None:
     assert len(settings_from(config, "a drill").train) == 100
     lengths = [one["seconds"] for one in config["optimize"]]
     assert 0.05 <= min(lengths) < 0.06 < 0.14 < max(lengths) <= 0.15
+
+
+@pytest.mark.parametrize(
+    ("used_s", "elapsed_s", "share", "pause"),
+    [(30.0, 60.0, 0.25, 60.0), (10.0, 60.0, 0.25, 0.0), (30.0, 60.0, None, 0.0)],
+)
+def test_a_soak_rests_until_it_has_used_its_share(
+    used_s: float, elapsed_s: float, share: float | None, pause: float
+) -> None:
+    assert pause_s(used_s, elapsed_s, share) == pause
 
 
 def test_the_agent_of_the_drills_answers_what_is_expected() -> None:
