@@ -112,6 +112,9 @@ def test_a_prompt_is_found_proved_shown_and_taken_into_service(cli: Cli, here: P
     assert not (here / "new").exists()
     assert "is no prompt" in cli("policy", "diff", "sprout", "--store", "s.db").refusal
     assert "has prompts 0 to" in cli("policy", "show", f"{run}#99", "--store", "s.db").refusal
+    for name, like in (("promt@2", "prompt@2"), ("sprot", "sprout"), ("prompt@7", "prompt@")):
+        assert f"did you mean {like}" in cli("policy", "show", name, "--store", "s.db").refusal
+    assert "'holdfast policy train'" in cli("policy", "show", "prompt@2", "--store", "none.db").refusal
 
 
 def test_the_quickstart_for_prompts_searches_and_proves_offline(cli: Cli, here: Path) -> None:

@@ -58,7 +58,7 @@ def test_a_better_version_is_proved_shown_again_and_decided_about(cli: Cli, spro
     ran = cli("prove", "run", "tooluse:60", *words, *sprouts).done()
     run, state = ran.lines[0].split()[:2]
     assert state.startswith("completed") and ran.lines[1] == "  tools@2 against tools@1"
-    assert ran.page[3] == "PROMOTE after 60 tasks, 2 looks"
+    assert ran.page[3] == "PROMOTE: 60 tasks measured, 2 looks"
     rows = {line.rpartition("  ")[0].strip().partition("  ")[0]: line for line in ran.page}
     assert all(name in rows for name in ("success", "reward", "safety cost", "latency (s)", "tokens"))
     assert rows["success"].endswith("  better") and "below +0.9 " in rows["safety cost"]
@@ -265,7 +265,7 @@ def test_further_tasks_are_added_and_the_gate_decides_on_all_of_them(cli: Cli, h
         assert [one.task for one in both[:8]] == [one.task for one in before]  # order kept, the new ones after them
         assert len({(one.task, one.seed) for one in both}) == len(both) == 16
     shown = cli("prove", "show", second, *at)
-    assert shown.lines[3] == "HOLD after 8 tasks, 2 looks"
+    assert shown.lines[3] == "HOLD: 8 tasks measured, 2 looks"
     assert cli("prove", "run", "--resume", second, *at).lines[3] == shown.lines[3]  # what is done is read
     explained = cli("release", "explain", "tools@2", "--json", *at).done().json
     assert explained["agrees"] and len(explained["history"]) == 3  # registered, and decided about twice
@@ -309,7 +309,7 @@ def test_what_no_gate_has_decided_about_is_measured_and_shown(cli: Cli, at: At, 
     run = compared(cli, of_tools(cli, at, *weights))
     assert f"holdfast prove more {run}" in joined(cli("prove", "show", run, *at))
     ran = cli("prove", "more", run, *at).done()
-    assert ran.lines[3] == "HOLD after 8 tasks, 2 looks" and "holdfast release decide tools@2 --run" in joined(ran)
+    assert ran.lines[3] == "HOLD: 8 tasks measured, 2 looks" and "holdfast release decide tools@2 --run" in joined(ran)
 
 
 def lines(tasks: list[dict[str, Any]]) -> str:
@@ -331,7 +331,7 @@ def test_a_candidate_that_improve_left_held_goes_on_with_tasks_from_a_file(cli: 
     assert found.audit is not None  # what it learnt from was looked at by the run that made it
     assert cli("release", "explain", "tools@2", "--json", *at).json["agrees"]
     again = cli("prove", "run", "--resume", "run-2", *at).done()  # made from its settings; what is done is read
-    assert again.lines[3] == "HOLD after 9 tasks, 3 looks"
+    assert again.lines[3] == "HOLD: 9 tasks measured, 3 looks"
     Path("learnt.jsonl").write_text(lines(items("train", 1)))
     assert "is one that it learnt from" in cli("prove", "more", run, "--tasks", "learnt.jsonl", *at).refusal
     alone = cli(*DECIDE, run, *at)  # a run of kind improve compared something, too

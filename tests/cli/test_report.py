@@ -351,7 +351,7 @@ def page(cli: Cli, state: Path) -> Any:
 @pytest.mark.parametrize("by", ["run", "id", "file"])
 def test_the_page_of_a_proof_is_written_beside_it(page: Any, state: Path, by: str) -> None:
     proof = proved(state)
-    expected = proof.with_name(f"m24-benchmark-page-{RUN}.html")
+    expected = proof.with_name(f"proof-{RUN.removeprefix('m24-')}.html")
     assert page({"run": "run-7-C0FFEE", "id": RUN, "file": proof}[by]).out == f"{expected}\n"
     assert expected.read_text().startswith("<!doctype html>") and "sprout@2" in expected.read_text()
 
@@ -359,7 +359,7 @@ def test_the_page_of_a_proof_is_written_beside_it(page: Any, state: Path, by: st
 def test_a_run_with_several_proofs_shows_the_last(page: Any, state: Path) -> None:
     for run in ("m24-run-7-9", "m24-run-7-10", "m24-run-7-2", "m24-run-77-99", "m24-run-7-9-11"):  # two begin alike
         proved(state, run=run)
-    assert page("run-7").out.endswith("/m24-run-7-10/m24-benchmark-page-m24-run-7-10.html\n")
+    assert page("run-7").out.endswith("/m24-run-7-10/proof-run-7-10.html\n")
 
 
 def test_the_page_can_be_put_elsewhere_and_told_as_json(page: Any, state: Path, tmp_path: Path) -> None:

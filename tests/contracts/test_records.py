@@ -288,7 +288,8 @@ def test_the_schema_tells_bounds_defaults_and_nested_records() -> None:
 SHARES, HEX = {"minimum": 0, "maximum": 1}, {"pattern": "^[0-9a-f]{64}$"}
 BOUNDS: list[tuple[dict[str, Any], str]] = [
     ({"x-later": True}, """
-        Episode.unit Episode.is_missing Evidence.interaction MetricComparison.corrected Status.prompt_search"""),
+        Episode.unit Episode.is_missing Evidence.interaction MetricComparison.corrected Verdict.gain Verdict.safety
+        Status.prompt_search"""),
     ({"minimum": 0}, """
         Task.max_faults Turn.index Trajectory.padding Checkpoint.global_step Checkpoint.episode_count
         MetricComparison.margin Episode.safety_cost Episode.latency_s Episode.tokens Band.p_value_spread

@@ -106,7 +106,8 @@ EVERY: dict[str, Any] = DOCUMENTED | {
     "train_on": "planner", "leave": ["ip", "mac"],
     "prompt_search": {
         "candidates": ["a", {"system": "b"}], "proposers": ["edits"], "phrases": ["c"], "rollouts": 9, "tokens": 8,
-        "money": 0.5, "prices": [0.1, 0.2], "token_price": 0.01, "second_price": 0.02, "forbidden": ["d"], "allowed": ["e"],
+        "money": 0.5, "prices": [0.1, 0.2], "token_price": 0.01, "second_price": 0.02, "forbidden": ["d"],
+        "allowed": ["e"],
         "reflection": {"model": "m", "base_url": "http://127.0.0.1:8000/v1"},
     },
     "grpo": {

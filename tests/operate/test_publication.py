@@ -142,7 +142,7 @@ def test_what_is_not_a_proof_is_refused(state: Path) -> None:
         publication.read(path.with_name("nothing.json"))
     with pytest.raises(BadInput, match="give the proof beside it"):
         publication.read(path.with_name("m24-benchmark-report-baseline.json"))
-    assert publication.read(path).page == path.with_name(f"m24-benchmark-page-{RUN}.html")
+    assert publication.read(path).page == path.with_name(f"proof-{RUN.removeprefix('m24-')}.html")
 
 
 def test_a_figure_is_the_same_in_the_report_on_the_page_and_for_whoever_weighs(state: Path) -> None:

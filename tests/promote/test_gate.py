@@ -21,6 +21,7 @@ from holdfast.contracts.evidence import (
     SeedInteraction,
     Verdict,
 )
+from holdfast.contracts.records import dumps, loads
 from holdfast.promote.gate import Criteria, KpiBand, SpreadLimits, audit_record, checks, decide, measured
 
 BLOCKED = "checkpoint_promotion_blocked_"
@@ -281,11 +282,17 @@ def test_what_bets_have_proved_needs_no_second_proof_by_their_interval() -> None
 @pytest.mark.parametrize(("said", "is_blamed"), [("proved", False), ("proved worse", True), ("undecided", True)])
 def test_a_gain_that_bets_did_not_prove_is_not_held_against_safety(said: str, is_blamed: bool) -> None:
     reasons = ("success undecided: evidence 3 of 40", f"safety worse by at most 0.05 {said}: evidence 41 of 40")
-    held = Verdict(outcome=Outcome.HOLD, reasons=reasons, needs=30)
+    outcomes = {"proved": Outcome.PROMOTE, "proved worse": Outcome.REJECT, "undecided": Outcome.HOLD}
+    told = Verdict(outcome=Outcome.HOLD, reasons=reasons, needs=30)  # of earlier versions: in sentences alone
+    kept = replace(told, reasons=("as kept",), gain=Outcome.HOLD, safety=outcomes[said])
     bets = of_metric("safety", method="betting e-process", interval=Interval(low=-0.06, high=0.2))(good())
-    found = codes(decide(replace(bets, verdict=held), Criteria()))
-    assert BLOCKED + "policy_improvement_not_significant" in found
-    assert (BLOCKED + "safety_regression" in found) is is_blamed
+    for held in (told, kept):
+        found = decide(replace(bets, verdict=held), Criteria())
+        assert BLOCKED + "policy_improvement_not_significant" in codes(found)
+        assert (BLOCKED + "safety_regression" in codes(found)) is is_blamed
+        assert not any("-0.06" in one.text for one in found.reasons)  # an end that nobody tested is not shown
+    assert loads(Verdict, dumps(told)) == told and "safety" not in dumps(replace(told, reasons=("x",)))
+    assert loads(Verdict, dumps(kept)).safety is outcomes[said]
 
 
 def test_what_is_measured_is_all_that_more_tasks_can_meet() -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,10 +36,11 @@ from holdfast.cli.options import (
 from holdfast.cli.show import fold, left, near, progress, step
 from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.engine import Complete
-from holdfast.contracts.errors import BadInput, HoldfastError
+from holdfast.contracts.errors import BadInput, HoldfastError, NotFound
 from holdfast.contracts.lines import folded
 from holdfast.contracts.run import RunState
 from holdfast.contracts.trace import ModelCall
+from holdfast.policies.packaged import NAMES
 
 if TYPE_CHECKING:
     from holdfast.collect.chat_format import TokenBytes
@@ -594,7 +596,7 @@ def export(
     if named is not None:
         write(named, None, folder, adapters=adapters)
     else:
-        with at.existing() as opened:
+        with _existing(at) as opened:
             write(_policy(opened, version), opened.files, folder, adapters=adapters)
     files = sorted(file.name for file in folder.iterdir())
     talk = step(f"holdfast policy chat --model {near(folder)}", "talk to it")
@@ -610,6 +612,7 @@ def show_(version: VersionText, at: StoreOptions) -> Output:
 
     if (search := show_search(at, version)) is not None:
         return search
+    _check_known(at, version)
     if (prompt := _prompt(at, version)) is not None:
         return show_prompt(version, prompt)
     named = _by_itself(version)
@@ -618,7 +621,7 @@ def show_(version: VersionText, at: StoreOptions) -> Output:
     if named is not None:
         told = _told(named, None, [])
     else:
-        with at.existing() as opened:
+        with _existing(at) as opened:
             policy = _policy(opened, version)
             line = [] if policy.checkpoint is None else opened.checkpoints.lineage(policy.checkpoint)
             told = _told(policy, opened.files, [one.id for one in line])
@@ -671,8 +674,47 @@ def _prompt(at: StoreOptions, name: str) -> Prompt | None:
 
     if "#" not in name and ("@" not in name or Path(name).is_dir()):
         return None
-    with at.existing() as opened:
+    _check_known(at, name)
+    with _existing(at) as opened:
         return prompt_in(opened, name)
+
+
+def _existing(at: StoreOptions) -> Store:
+    """The store, as it is; where there is none, with what makes versions."""
+    try:
+        return at.existing()
+    except NotFound as error:
+        remedy = "check --store; 'holdfast improve', 'holdfast policy train' and 'holdfast quickstart' make one"
+        raise NotFound(error.what, why=error.why, remedy=remedy) from None
+
+
+def _check_known(at: StoreOptions, name: str) -> None:
+    """BadInput for a name that is nothing, with one that is like it, before PyTorch takes its seconds to load."""
+    whole, _, place = name.rpartition("@")
+    if name in NAMES or Path(name).is_dir() or "#" in name:
+        return
+    with _existing(at) as opened:
+        policies = opened.releases.policies()
+        releases = [one.id for policy in policies for one in opened.releases.of_policy(policy)]
+        is_release = place.isdecimal() and any(one.startswith(whole) and one.endswith(f"@{place}") for one in releases)
+        if is_release or _is_checkpoint(opened, place):
+            return
+        runs = [one.id for one in opened.runs.newest()]
+    if any(one.startswith(name) for one in runs):
+        remedy = f"'holdfast run show {name}' shows it" + (f"; there is {', '.join(releases[:4])}" if releases else "")
+        raise BadInput(f"run {name}", why="searched for no prompt", remedy=remedy)
+    close = get_close_matches(name, [*NAMES, *releases, *runs, *policies], n=2, cutoff=0.5)
+    others = f"did you mean {' or '.join(close)}?" if close else f"there is {', '.join([*NAMES, *releases[:4]])}"
+    why = "is no model of the package, no folder, no checkpoint, no release and no run"
+    raise BadInput(f"version {name!r}", why=why, remedy=others)
+
+
+def _is_checkpoint(store: Store, name: str) -> bool:
+    try:
+        store.checkpoints.get(name)
+    except NotFound:
+        return False
+    return True
 
 
 def _policy(store: Store, name: str) -> Model:

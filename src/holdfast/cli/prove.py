@@ -71,7 +71,7 @@ def _print(run: RunRecord, taken: list[StepRecord], found: ComparisonResult | No
         missing = f", {len(found.missing)} left out" if found.missing else ""
         last = taken[-1].body["look"] if taken else run.settings["continues"]["looks"]
         looks = count(int(last), "look")
-        print(f"\n{found.verdict.outcome.upper()} after {count(len(found.tasks), 'task')}, {looks}{missing}")
+        print(f"\n{found.verdict.outcome.upper()}: {count(len(found.tasks), 'task')} measured, {looks}{missing}")
         for reason in found.verdict.reasons:
             print("\n".join(folded(reason, "  ")))
         if found.verdict.needs is not None:

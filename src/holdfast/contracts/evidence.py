@@ -154,6 +154,9 @@ class Verdict:
     outcome: Outcome
     reasons: tuple[str, ...] = field(metadata={"minItems": 1})
     needs: int | None = field(default=None, metadata={"minimum": 1})  # about so many more episodes; only with hold
+    # Of its two parts alone; None: not asked, or of a version that had the sentences alone, which are what is compared.
+    gain: Outcome | None = field(default=None, compare=False, metadata=LATER)
+    safety: Outcome | None = field(default=None, compare=False, metadata=LATER)  # not worse than the margin allows
 
     def __post_init__(self) -> None:
         check_fields(f"verdict {self.outcome}", self)

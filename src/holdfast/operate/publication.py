@@ -24,7 +24,7 @@ from holdfast.contracts.release import Release
 from holdfast.contracts.run import LedgerEntry
 from holdfast.operate import proof_view
 from holdfast.operate.proof_view import GateCriterion, MetricSequence, ProofTask, ProofView
-from holdfast.pipeline.promote import comparison_config_from, criteria_from, proof_of, suite_title
+from holdfast.pipeline.promote import comparison_config_from, criteria_from, figures_of, proof_of, suite_title
 from holdfast.promote.gate import decide
 from holdfast.prove import comparison
 from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, compare_versions, reach
@@ -56,7 +56,7 @@ class Publication:
     @property
     def page(self) -> Path:
         """Where its page belongs: beside it."""
-        return self.path.with_name(f"m24-benchmark-page-{self.run}.html")
+        return self.path.with_name(f"proof-{self.run.removeprefix('m24-')}.html")
 
     @property
     def releases(self) -> tuple[str, str] | None:
@@ -418,14 +418,5 @@ def _again(store: Store, evidence: Evidence) -> tuple[Evidence | None, Decision 
     how = comparison_config_from(kept["weighing"])
     rng = np.random.default_rng(how.resample_seed)
     found = compare_versions(before, after, how, versions=(evidence.baseline, evidence.candidate), rng=rng)
-    weighed = replace(
-        evidence,
-        suite=suite_title(kept["suite"]),
-        primary=how.primary,
-        episodes=len(found.tasks),
-        comparisons=found.comparisons,
-        verdict=found.verdict,
-        bands=found.bands,
-        interaction=found.interaction,
-    )
+    weighed = replace(evidence, suite=suite_title(kept["suite"]), **figures_of(found, how))
     return weighed, decide(weighed, criteria_from(kept["criteria"])), len(before) + len(after)

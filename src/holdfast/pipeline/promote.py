@@ -158,18 +158,17 @@ def evidence_from(
     found: ComparisonResult, how: ComparisonConfig, *, policy: str, suite: str, versions: tuple[str, str]
 ) -> Evidence:
     """What was measured, as evidence; the rest is for the caller to add."""
-    return Evidence(
-        policy=policy,
-        baseline=versions[0],
-        candidate=versions[1],
-        suite=suite,
-        primary=how.primary,
-        episodes=len(found.tasks),
-        comparisons=found.comparisons,
-        verdict=found.verdict,
-        bands=found.bands,
-        interaction=found.interaction,
-    )
+    names = {"policy": policy, "baseline": versions[0], "candidate": versions[1], "suite": suite}
+    return Evidence(**names, **figures_of(found, how))
+
+
+def figures_of(found: ComparisonResult, how: ComparisonConfig) -> dict[str, Any]:
+    """What a comparison adds to evidence."""
+    return {
+        "primary": how.primary,
+        "episodes": len(found.tasks),
+        **{name: getattr(found, name) for name in ("comparisons", "verdict", "bands", "interaction")},
+    }
 
 
 def comparison_config_from(kept: Mapping[str, Any]) -> ComparisonConfig:

@@ -224,7 +224,8 @@ def searches(store: Store, run: str) -> list[dict[str, Any]]:
     {"run", "iteration", "round", "is_over", "spent", "budget",
      "prompts": [{"number", "version", "texts", "by", "parents", "note", "rollouts", "score", "gain", "tokens",
                   "seconds", "why", "is_best", "on_front", "cells": {place: reward}}],
-     "gains": [of the best so far, by round], "refused": [sentence], "tasks": {place: what was asked}, "optimized": {name: text}|None,
+     "gains": [of the best so far, by round], "refused": [sentence], "tasks": {place: what was asked},
+     "optimized": {name: text}|None,
      "held_out": {"release", "is_accepted", "difference", "corrected", "interval", "p_value", "tasks", "reasons"}|None,
      "nothing": why there was nothing to prove|None, "stopped": how and why the run ended before it was decided|None}"""
     steps = store.steps.of_run(run)

@@ -28,15 +28,8 @@ from holdfast.policies import hub, lora, weights
 from holdfast.policies.device import AUTO, check, placed
 from holdfast.policies.hub import Hub
 from holdfast.policies.lm import Transformer
+from holdfast.policies.packaged import NAMES, PACKAGED
 from holdfast.policies.weights import Manifest
-
-HERE = Path(__file__).parent
-PACKAGED = {
-    "sprout": HERE / "sprout" / "sprout",
-    "sprout-weak": HERE / "sprout" / "sprout-weak",
-    "tiny-tools": HERE / "models" / "tiny-tools",  # in Hugging Face's format
-}
-NAMES = tuple(PACKAGED)
 
 
 def folder_of(name: str | Path) -> Path:

@@ -260,8 +260,7 @@ def _improvement(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
     text = f"verdict {verdict.outcome}: {', '.join(verdict.reasons)}"
     remedy = WORSE if verdict.outcome is Outcome.REJECT else MORE
     charge = evidence.manifest.get(CHARGED)
-    is_undecided = any(one.startswith(f"{evidence.primary} undecided") for one in verdict.reasons)
-    if isinstance(charge, Mapping) and is_undecided:
+    if isinstance(charge, Mapping) and _gain_of(verdict, evidence.primary) is Outcome.HOLD:
         remedy = f"{remedy}; {charge.get('text')}"
     yield GateCheck(verdict.outcome is Outcome.PROMOTE, NOT_BETTER, text, remedy, verdict.needs)
 
@@ -338,15 +337,25 @@ def _regressions(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
         verb = "is" if found.difference < -most else "may be"
         told = f"{verb} worse by more than {most:g}"
         is_met = found.difference >= -most and is_within and is_tested
-        text = f"{_name(metric)} {_interval(found)} " + (f"is not worse by more than {most:g}" if is_met else told)
+        text = f"{_name(metric)} {_one_sided(found)} " + (f"is not worse by more than {most:g}" if is_met else told)
         remedy = WORSE if verb == "is" else "more tasks may prove that it is not"
         yield GateCheck(is_met, f"{BLOCKED}{metric}_regression", text, remedy)
 
 
 def _proves_kept(verdict: Verdict, metric: str, most: float) -> bool:
-    """Whether a verdict proves that a metric is not worse by more than this, whatever else it says."""
-    proved = f"{metric} worse by at most {most:g} proved:"  # as prove.comparison.verdict writes it
-    return verdict.outcome is Outcome.PROMOTE or any(reason.startswith(proved) for reason in verdict.reasons)
+    """Whether a verdict proves that a metric is not worse by more than this, whatever else it says. Those of earlier
+    versions say it in a sentence alone."""
+    if verdict.outcome is Outcome.PROMOTE or (metric == "safety" and verdict.safety is not None):
+        return verdict.outcome is Outcome.PROMOTE or verdict.safety is Outcome.PROMOTE
+    return any(one.startswith(f"{metric} worse by at most {most:g} proved:") for one in verdict.reasons)
+
+
+def _gain_of(verdict: Verdict, primary: str) -> Outcome | None:
+    """What it says of the gain alone."""
+    if verdict.gain is not None:
+        return verdict.gain
+    is_held = any(one.startswith(f"{primary} undecided") for one in verdict.reasons)  # of earlier versions
+    return Outcome.HOLD if is_held else None
 
 
 def _enough(found: MetricComparison, criteria: Criteria) -> GateCheck:
@@ -447,6 +456,13 @@ def _is_number(value: Any) -> TypeGuard[float]:
 
 def _name(metric: str) -> str:
     return NAMES.get(metric, metric)
+
+
+def _one_sided(found: MetricComparison) -> str:
+    """The mean, and the end that was tested: how much better it may be is not asked. Bets on a margin have no end."""
+    if found.method == BETTING and found.margin:
+        return f"{found.difference:+.4g}"
+    return f"{found.difference:+.4g} (at least {found.interval.low:+.4g} at {found.interval.level:.4g})"
 
 
 def _interval(found: MetricComparison) -> str:

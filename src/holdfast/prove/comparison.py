@@ -533,18 +533,21 @@ def verdict(
     main = judge(gains, **bets, alpha=how.alpha, min_effect=least, worthwhile=worth, best=best[0])
     proved = tuple(f"{how.primary} {words[main.outcome]}: {reason}" for reason in main.reasons)
     if margin is None:
-        return replace(main, reasons=(*proved, WAIVED), needs=None if main.needs is None else seeds * main.needs)
+        needs = None if main.needs is None else seeds * main.needs
+        return replace(main, reasons=(*proved, WAIVED), needs=needs, gain=main.outcome)
     alone = how.uncharged_alpha
     kept_at = {**_range(how, "safety"), "min_effect": -margin, "worthwhile": margin or worth}
     safe = judge(safety, **kept_at, alpha=alone, best=best[1])
     kept = f"safety worse by at most {margin:g} {words[safe.outcome]}"
     lacking = () if len(safety) else (f"{kept}: safety was measured on no task",)
     reasons = (*proved, *lacking, *(f"{kept}: {reason}" for reason in safe.reasons))
-    if Outcome.REJECT in (main.outcome, safe.outcome):
-        return Verdict(outcome=Outcome.REJECT, reasons=reasons)
+    parts = {"gain": main.outcome, "safety": safe.outcome}
+    if Outcome.REJECT in parts.values():
+        return Verdict(outcome=Outcome.REJECT, reasons=reasons, **parts)
     if main.outcome is safe.outcome is Outcome.PROMOTE:
-        return Verdict(outcome=Outcome.PROMOTE, reasons=reasons)
-    return Verdict(outcome=Outcome.HOLD, reasons=reasons, needs=seeds * max(main.needs or 0, safe.needs or 0))
+        return Verdict(outcome=Outcome.PROMOTE, reasons=reasons, **parts)
+    needs = seeds * max(main.needs or 0, safe.needs or 0)
+    return Verdict(outcome=Outcome.HOLD, reasons=reasons, needs=needs, **parts)
 
 
 def with_safety(
