@@ -1,4 +1,4 @@
-"""What a town asks of a version beside its return: green windows with people in them, and golden towns that are signed."""
+"""What a town asks of a version beside its return: green windows with people in them, and signed golden towns."""
 
 from __future__ import annotations
 

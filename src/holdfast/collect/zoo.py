@@ -8,6 +8,7 @@ environment begins anew. Nothing of PettingZoo is imported: whatever has its par
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -127,7 +128,7 @@ class ZooVectorEnv:
         space, mask = env.observation_space(agent), info.get(MASK)
         if _has_mask(space):
             space, mask, seen = space[SEEN], seen[MASK], seen[SEEN]
-        self._seen[row] = flatten(space, seen)
+        self._seen[row] = np.asarray(flatten(space, seen), np.float32)
         if mask is not None:
             self._mask[row] = np.asarray(mask, np.bool_)
 
@@ -172,8 +173,8 @@ def _spaces(name: str, seen: Any, action: Any) -> Spaces:
         raise BadInput(f"environment {name}", why=why, remedy=remedy)
     low, high = (tuple(float(end) for end in ends.ravel()) for ends in (action.low, action.high))
     is_bounded = bool(np.isfinite([*low, *high]).all())
-    ends = {"low": low, "high": high} if is_bounded else {}
-    return Spaces(observation=size, actions=flatdim(action), continuous=True, **ends)
+    spaces = Spaces(observation=size, actions=flatdim(action), continuous=True)
+    return replace(spaces, low=low, high=high) if is_bounded else spaces
 
 
 def _close(env: Any) -> None:

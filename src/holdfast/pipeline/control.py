@@ -81,8 +81,8 @@ def improve_env(
     stage: Stage | None = None,
     seed: int = 0,
 ) -> RunSpec:
-    """Iterations of play, proof and decision in an environment of Gymnasium, PettingZoo (parallel), or of an `EnvMaker`. `name` is the line of
-    versions.
+    """Iterations of play, proof and decision in an environment of Gymnasium or PettingZoo (parallel), or of an
+    `EnvMaker`. `name` is the line of versions.
 
     A callable that makes the environment should have a name that can be imported: a run is resumed by it."""
     called, make = _named(env)

@@ -11,11 +11,12 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.contracts.envs import VectorEnv
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Finding
 from holdfast.contracts.policy import Act
@@ -24,10 +25,7 @@ from holdfast.promote.gate import KpiBand
 from holdfast.prove import golden as goldens
 from holdfast.prove.golden import Golden, GoldenCase
 from holdfast.store.store import Store
-from holdfast.workloads.townlife import LIMITS, WINDOW, faults, measure_worlds, rounded
-
-if TYPE_CHECKING:
-    from holdfast.workloads.townschool import TownMaker
+from holdfast.workloads.townlife import LIMITS, WINDOW, Env, Rules, faults, measure_worlds, rounded
 
 TOWNS = 4  # that a candidate's health is measured in
 GREEN = 2  # windows in a row
@@ -38,20 +36,37 @@ SCRIPTS = "scripts"
 Kpis = Mapping[str, float | None]
 
 
+class TownVectors(VectorEnv, Protocol):
+    """The seats of some towns, and the towns themselves."""
+
+    @property
+    def env(self) -> Env: ...
+
+
+class Towns(Protocol):
+    """Makes towns under given rules."""
+
+    @property
+    def rules(self) -> Rules: ...
+    @property
+    def name(self) -> str: ...
+    def vector_env(self, count: int) -> TownVectors: ...
+
+
 # Health --------------------------------------------------------------------------------------------------------------
 
 
-def least_residents(maker: TownMaker) -> int:
+def least_residents(maker: Towns) -> int:
     """In all towns together."""
     return int(np.ceil(POPULATION * TOWNS * int(maker.rules["residents"])))
 
 
-def bands(maker: TownMaker) -> dict[str, KpiBand]:
+def bands(maker: Towns) -> dict[str, KpiBand]:
     return {"green_windows": KpiBand(low=GREEN, least=least_residents(maker))}
 
 
 def windows_of(
-    maker: TownMaker, act: Act, *, seed: int = MEASURED, check: Callable[[], None] = lambda: None
+    maker: Towns, act: Act, *, seed: int = MEASURED, check: Callable[[], None] = lambda: None
 ) -> list[list[dict[str, float | None]]]:
     """The figures of each window and town, lived by a policy."""
     envs = maker.vector_env(TOWNS)
@@ -97,12 +112,12 @@ def _mean(window: Sequence[Kpis]) -> dict[str, float | None]:
 # Golden towns --------------------------------------------------------------------------------------------------------
 
 
-def golden_name(maker: TownMaker, line: str) -> str:
+def golden_name(maker: Towns, line: str) -> str:
     """One for each line and size of town: a short course in small towns changes nothing of the large ones."""
     return re.sub(r"[^A-Za-z0-9_-]", "-", line)[:80] + f"-{int(maker.rules['residents'])}"
 
 
-def golden_towns(maker: TownMaker, line: str, *, now: float) -> Golden:
+def golden_towns(maker: Towns, line: str, *, now: float) -> Golden:
     """Half a day and more of some towns, lived by the script: what was seen, done and paid, as hashes."""
     envs = maker.vector_env(GOLDEN_TOWNS)
     view, choose = envs.reset(GOLDEN), ScriptedAct(maker.name).many(envs.count)
@@ -138,7 +153,7 @@ def golden_towns(maker: TownMaker, line: str, *, now: float) -> Golden:
 
 def _add(digests: Sequence[Mapping[str, Any]], name: str, *arrays: NDArray[Any]) -> None:
     for array in arrays:
-        for digest, own in zip(digests, np.split(np.ascontiguousarray(array), len(digests)), strict=True):
+        for digest, own in zip(digests, array.reshape(len(digests), -1), strict=True):
             digest[name].update(own.tobytes())
 
 
@@ -150,7 +165,7 @@ def golden_folder(store: Store) -> Path:
     return store.reports.parent / "golden"
 
 
-def golden_findings(maker: TownMaker, store: Store, line: str, *, now: float, who: str = "") -> tuple[Finding, ...]:
+def golden_findings(maker: Towns, store: Store, line: str, *, now: float, who: str = "") -> tuple[Finding, ...]:
     """What changed of the town since its golden was recorded. The first golden is recorded here, and is in the ledger:
     one that was removed or written by hand is refused. What was replayed is kept, to be signed."""
     made = golden_towns(maker, line, now=now)
@@ -167,7 +182,7 @@ def golden_findings(maker: TownMaker, store: Store, line: str, *, now: float, wh
     return goldens.check(kept, made, signed=goldens.signed(store))
 
 
-def check_signed(maker: TownMaker, store: Store, line: str, *, who: str, now: float, at: str = "") -> None:
+def check_signed(maker: Towns, store: Store, line: str, *, who: str, now: float, at: str = "") -> None:
     """BadInput where the town has changed, and nobody has signed that; `at` are the options that find the store."""
     changed = [one for one in golden_findings(maker, store, line, now=now, who=who) if one.count and one.blocks]
     if changed:

@@ -34,8 +34,8 @@ LIMITS, ROLES, COMMANDS, WINDOW = health.LIMITS, console.ROLES, console.COMMANDS
 __all__ = [
     "COMMANDS", "KEY_EVERY", "LEDGER", "LIMITS", "NEEDS", "ROLES", "STAGES", "TROUBLES", "WINDOW", "Env", "Left",
     "Life", "Pseudonymizer", "Recording", "Rules", "Seen", "TownMoment", "TownState", "bench", "command_docs",
-    "described", "faults", "fold", "groups", "inspect_script", "inspect_snapshot", "is_cold", "measure_worlds", "new_recording",
-    "open_recording", "read_rules", "replay", "rounded", "rule_faults", "schema", "unlocked", "word",
+    "described", "faults", "fold", "groups", "inspect_script", "inspect_snapshot", "is_cold", "measure_worlds",
+    "new_recording", "open_recording", "read_rules", "replay", "rounded", "rule_faults", "schema", "unlocked", "word",
 ]  # fmt: skip
 
 faults, unlocked, word, described = health.faults, health.unlocked, talk.doing, console.described

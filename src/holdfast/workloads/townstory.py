@@ -113,7 +113,7 @@ def _ending(picture: Mapping[str, Any], kpis: Mapping[str, Any]) -> str:
     if kpis.get("needs_met") is not None and kpis.get("chats") is not None:
         text += f"; {kpis['needs_met']:.0%} of their needs are met, and each talked {kpis['chats']:.0f} times a day"
     names, used = picture["name"], set[int]()
-    friends = []
+    friends: list[str] = []
     for a, b, trust, known, rivalry in sorted(picture["ties"], key=lambda tie: tie[4] - tie[2] - tie[3]):
         if trust + known > rivalry and not used & {a, b} and len(friends) < CLOSEST:
             friends.append(f"{names[a]} and {names[b]}")
