@@ -241,7 +241,7 @@ class Layer(nn.Module):
         elif x.is_cuda:
             heard = self._attend_packed(q[0], k[0], v[0], texts)[None]
         else:
-            each = zip(*(part.split(texts.lengths, 1) for part in (q, k, v)), strict=True)
+            each = zip(*(torch.split(part, texts.lengths, 1) for part in (q, k, v)), strict=True)
             one_by_one = [self._attend(*(part.transpose(1, 2) for part in some)).transpose(1, 2) for some in each]
             heard = torch.cat(one_by_one, 1)
         return self.close(x, heard.flatten(-2))

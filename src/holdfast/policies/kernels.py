@@ -350,6 +350,11 @@ class _State:
         )  # fmt: skip
 
 
+def _seated(entries: Sequence[PagedRow | None]) -> list[PagedRow | None]:
+    """Without those that have ended: a step of theirs would write over their first block, which others may share."""
+    return [None if entry is None or entry.row.finish is not None else entry for entry in entries]
+
+
 def _unfinished(entries: Sequence[PagedRow | None]) -> list[tuple[int, PagedRow]]:
     return [(slot, entry) for slot, entry in enumerate(entries) if entry is not None and entry.row.finish is None]
 
@@ -499,9 +504,11 @@ class CudaSteps:
 
         Where nobody has ended, the next steps are begun before the rows take what they were given: the GPU does not
         wait for them."""
-        is_same = list(entries) == self._sitting
+        entries = _seated(entries)
+        is_same = entries == self._sitting
         if self._ahead and not is_same:  # rows have come or gone since: those who stayed take what they were given
             self._look(entries, is_same=False)
+            entries = _seated(entries)
         if not self._ahead:
             there = _unfinished(entries)
             if not there:
