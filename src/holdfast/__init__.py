@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from holdfast.api.stored import rescore as rescore
     from holdfast.api.stored import runs as runs
     from holdfast.api.teach import dpo as dpo
+    from holdfast.api.teach import reward_model as reward_model
     from holdfast.api.teach import sft as sft
     from holdfast.collect.agent import Context as Context
     from holdfast.collect.tasks import TaskSet as TaskSet
@@ -103,6 +104,7 @@ _PLACES = {  # name → where it is, and what it is called there
     "collect": "holdfast.api.calls:collect",
     "compare": "holdfast.api.calls:compare",
     "dpo": "holdfast.api.teach:dpo",
+    "reward_model": "holdfast.api.teach:reward_model",
     "import_logs": "holdfast.api.stored:import_logs",
     "improve": "holdfast.api.calls:improve",
     "live": "holdfast.api.service:live",

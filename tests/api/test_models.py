@@ -11,6 +11,7 @@ import transformers
 
 import holdfast as hf
 from holdfast.contracts.errors import BadInput
+from holdfast.policies import reward_model
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.model import Model
 from holdfast.policies.weights import Manifest, save_transformer
@@ -210,6 +211,30 @@ def test_the_best_and_the_worst_rollout_of_each_task_are_pairs(model: hf.Model, 
     assert preferring.checkpoint is not None
     with pytest.raises(hf.BadInput, match="made of two conversations"):
         hf.dpo(model, run=run, privacy=hf.Privacy(epsilon=1.0), **HOW)
+
+    scorer = hf.reward_model(model, run=run, epochs=8, lr=1e-2, batch=4, store=at)
+    reader = reward_model.load(scorer["model"])
+    talks = [
+        ([{"role": "user", "content": "9?"}, {"role": "assistant", "content": text}], ()) for text in ("yes", "no")
+    ]
+    preferred, other = reader.rewards(talks)
+    assert preferred is not None and other is not None and preferred > other + 1.0  # of a task that nobody compared
+
+    async def says(task: Any, ctx: hf.Context) -> str:
+        await ctx.ask([{"role": "user", "content": task.input["question"]}], max_tokens=2)
+        return "yes" if task.input["question"] == "9?" else "no"
+
+    scorers = [
+        hf.Scorer(lambda task, answer: float(answer == task.expected), name="gate", gate=True),
+        {**scorer, "weight": 0.5},
+    ]
+    asked = [{"id": n, "input": {"question": f"{n}?"}, "expected": text} for n, text in (("9", "yes"), ("8", "no"))]
+    scored = hf.collect(says, asked, scorers=scorers, policy=model, store=at, safety=hf.Waived("a test"))
+    with open_store(at, create=False) as store:
+        found = [store.experiences.get(one.id) for one in store.views.every(scored.id)]
+    terms = {one.calls[0].messages[0]["content"]: one.breakdown for one in found if one is not None}
+    said = {asked: next(t.value for t in some.signals if t.name == "judge") for asked, some in terms.items() if some}
+    assert said["9?"] > 0.5 > said["8?"]
 
 
 @pytest.mark.parametrize(

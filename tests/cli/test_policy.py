@@ -165,10 +165,10 @@ def test_what_cannot_be_private_is_refused_before_anything_begins(cli: Cli, nowh
         (("sprout", file, "--epsilon", "1", "--unit", "token"), "privacy.unit = 'token': is unknown"),
         (("sprout", file, "--epsilon", "1", "--unit", "user"), "names no user, and privacy.unit is user"),
         (("sprout", file, "--delta", "1e-5"), "--delta: there is no budget; add --epsilon"),
-        (("sprout", file, "--algorithm", "ppo"), "--algorithm ppo: is unknown; use sft or dpo"),
+        (("sprout", file, "--algorithm", "ppo"), "--algorithm ppo: is unknown; use sft or dpo or reward_model"),
         (("sprout", file, "--algorithm", "dpo"), "it is none of"),
         (("sprout", file, "--beta", "1"), "--beta 1: is of dpo"),
-        (("--config", tmp_path / "two.toml"), "sft, dpo: are both there"),
+        (("--config", tmp_path / "two.toml"), "sft, dpo, reward_model: are there together (sft and dpo)"),
         (("--config", tmp_path / "odd.toml"), "sft.example = 1: unknown key; did you mean examples?"),
     ):
         assert why in cli("policy", "train", *words, *nowhere).refusal

@@ -15,7 +15,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from holdfast.contracts.errors import BadInput
 from holdfast.learn import distributed
 from holdfast.learn.batch import Samples
 from holdfast.learn.distributed import ShardedTrainer, trainer_of

@@ -16,7 +16,9 @@ from holdfast.learn.batch import Samples
 from holdfast.learn.objective import Objective
 from holdfast.learn.train import AdamW, OptimizerConfig, Settings, Trainer
 from holdfast.policies import device, memory
-from holdfast.policies.causal_lm import CausalConfig
+from holdfast.policies.causal_lm import CausalConfig, CausalLM
+from holdfast.policies.chat_template import ByteTemplate
+from holdfast.policies.hub import Hub
 from holdfast.policies.lora import current_name
 from holdfast.policies.model import Model, load
 
@@ -96,11 +98,11 @@ def test_what_runs_out_of_memory_is_halved_and_goes_on(monkeypatch: pytest.Monke
     tight = trainer(max_tokens_per_batch=192)
     plain, read = tight.model.hidden, list[int]()
 
-    def hidden(ids: torch.Tensor) -> torch.Tensor:
+    def hidden(ids: torch.Tensor, lengths: list[int]) -> torch.Tensor:
         read.append(ids.numel())
         if ids.numel() > 48:
             raise torch.OutOfMemoryError("no room")
-        states: torch.Tensor = plain(ids)
+        states: torch.Tensor = plain(ids, lengths)
         return states
 
     monkeypatch.setattr(tight.model, "hidden", hidden)
@@ -163,3 +165,41 @@ def test_a_model_that_fits_no_gpu_whole_fits_eight_that_share_it() -> None:
         memory.plan(config, config.parameters, 2, 80 * GB)
     shared = memory.plan(config, config.parameters, 2, 80 * GB, shards=8)
     assert shared.total < 80 * GB and shared.tokens >= memory.FEWEST
+
+
+@pytest.mark.parametrize("window", [None, 6])
+def test_texts_end_to_end_give_the_loss_and_the_gradients_of_padded_ones(
+    window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = {
+        "model_type": "mistral", "vocab_size": 61, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, "max_position_embeddings": 64,
+        "sliding_window": window,
+    }  # fmt: skip
+    config = CausalConfig.of(raw)
+    assert config is not None
+    rng, lengths = np.random.default_rng(0), [3, 17, 9, 1, 12, 2, 16]
+    decided = np.concatenate([np.arange(n) >= min(n // 2, 5) for n in lengths])
+    batch = Samples(
+        bounds=np.concatenate(([0], np.cumsum(lengths))),
+        ids=rng.integers(61, size=60).astype(np.int32),
+        action_mask=decided,
+        weights=np.where(decided, rng.normal(size=60), 0.0).astype(np.float32),
+    )
+    found = []
+    for can_pack, is_checkpointed in ((True, False), (True, True), (False, False)):
+        monkeypatch.setattr(Hub, "can_pack", can_pack)
+        torch.manual_seed(0)
+        net = Hub(CausalLM(config), ByteTemplate())
+        net.net.is_checkpointed = is_checkpointed
+        trainer = Trainer(net, Settings(max_tokens_per_batch=34, optimizer=OptimizerConfig(max_grad_norm=1e9)), seed=0)
+        logprobs, pieces = trainer.logprobs(batch), [one.ids.shape for one in trainer._padded(batch, net)]
+        assert all(rows == 1 for rows, _ in pieces) == can_pack and (sum(w for _, w in pieces) == 53) == can_pack
+        loss = trainer.step(batch).loss
+        found.append((loss, logprobs, [p.grad.numpy() for p in net.parameters() if p.grad is not None]))
+    *packed, (loss, logprobs, gradients) = found
+    for other in packed:
+        assert other[0] == pytest.approx(loss, abs=1e-5)
+        np.testing.assert_allclose(other[1], logprobs, atol=1e-5)
+        for one, wanted in zip(other[2], gradients, strict=True):
+            np.testing.assert_allclose(one, wanted, atol=1e-5)

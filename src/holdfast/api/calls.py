@@ -260,7 +260,7 @@ def algorithm_for(given: Any, base: Policy) -> Any:
             'use "grpo", "ppo", "prompt_search", hf.GRPO(…), hf.TurnPPO(…), hf.PromptSearch(…), hf.Candidates([…]), '
         )
         remedy += "or an object with advantages(group) or propose(history)"
-        if given in ("sft", "dpo"):
+        if given in ("sft", "dpo", "reward_model"):
             why, call = "learns from examples, not from practice", f"hf.{given}(policy, …)"
             raise BadInput(f"algorithm {what}", why=why, remedy=f"{call} gives the policy to go on with")
         raise BadInput(f"algorithm {what}", why="is unknown", remedy=remedy)

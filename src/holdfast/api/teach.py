@@ -93,6 +93,31 @@ def dpo(
     return _learn("dpo", DpoOptions, policy, pairs, source, StoreAddress.of(store, project), how)
 
 
+def reward_model(
+    policy: Model,
+    pairs: Any = None,
+    *,
+    run: Run | str | None = None,
+    columns: Mapping[str, str] | None = None,
+    system: str | None = None,
+    store: str | Path | None = None,
+    project: str = "default",
+    **how: Unpack[SftOptions],
+) -> dict[str, Any]:
+    """Teach a copy of a model to score answers as they are preferred; a scorer to go among `scorers`.
+
+    policy   `hf.Model(…)`: what the reward model begins with; the model itself stays as it is
+    pairs    rows as in `hf.dpo`; `run` in place of them: of each of its tasks, the best and the worst rollout
+
+    The scorer gives the probability that an answer is preferred to a middling one. It is a judge: put it beside a gate,
+    with a weight, as in `[works, hf.reward_model(…) | {"weight": 0.2}]`, and measure it before you trust it
+    (`holdfast reward judge calibrate`). Everything else is as in `hf.sft`.
+    """
+    source = {"run": run, "columns": columns, "system": system}
+    taught = _learn("reward_model", SftOptions, policy, pairs, source, StoreAddress.of(store, project), how)
+    return {"scorer": "judge", "model": str(taught.folder(taught.artifacts))}
+
+
 def _learn(
     kind: str, options: Any, policy: Any, examples: Any, source: dict[str, Any], place: StoreAddress, how: Any
 ) -> Model:

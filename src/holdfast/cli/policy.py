@@ -448,7 +448,10 @@ class TrainRequest:
 class TrainOptions:
     """How `train` learns. What is not given is the file's, or the learner's own default."""
 
-    algorithm: Annotated[str | None, Option(metavar="NAME", help="sft: what is said; dpo: what is preferred.")] = None
+    algorithm: Annotated[
+        str | None,
+        Option(metavar="NAME", help="sft: what is said; dpo: what is preferred; reward_model: to score answers."),
+    ] = None
     from_run: Annotated[str | None, Option(metavar="RUN", help="Learn from its rollouts in place of a file.")] = None
     least: Annotated[float | None, Option(metavar="X", help="Of a run: the reward from which on it is learnt.")] = None
     lora: Annotated[int | None, Option(metavar="RANK", min=0, help="Train adapters of this rank; 0: all weights.")] = (
@@ -485,8 +488,8 @@ class TrainOptions:
         from holdfast.pipeline.sft import KINDS
 
         kept = TrainSettings(sft=SftBlock()) if config is None else load_train(config)
-        block: dict[str, Any] = {} if (one := kept.sft or kept.dpo) is None else one.model_dump(exclude_none=True)
-        kind = self.algorithm or ("sft" if kept.dpo is None else "dpo")
+        block: dict[str, Any] = getattr(kept, kept.taught).model_dump(exclude_none=True)
+        kind = self.algorithm or kept.taught
         if kind not in KINDS:
             raise BadInput(f"--algorithm {kind}", why="is unknown", remedy=f"use {' or '.join(KINDS)}")
         if config is not None and getattr(kept, kind) is None:
@@ -524,6 +527,7 @@ class TrainOptions:
         )
 
 
+REWARD_MODEL = "reward_model"
 PRIVACY = ("epsilon", "delta", "unit", "clip")
 
 
@@ -536,15 +540,16 @@ def train(
         Path | None, Argument(metavar="EXAMPLES", help="JSONL, CSV, Parquet, or a `datasets` folder.")
     ] = None,
     config: Annotated[
-        Path | None, Option(metavar="FILE", help="TOML or JSON with model, sft or dpo, privacy; options go over it.")
+        Path | None,
+        Option(metavar="FILE", help="TOML or JSON with model, sft, dpo or reward_model, privacy; options go over it."),
     ] = None,
     resume: Annotated[str | None, Option(metavar="RUN", help="Take up a run that stopped.")] = None,
 ) -> Output:
     """Fine-tune a model on the assistant's turns of examples (SFT); the result is a checkpoint in the store.
 
     A row is {"messages": [...], "tools": [...]}, {"prompt": ..., "completion": ...} or {"question": ..., "answer":
-    ...}; with --algorithm dpo it is {"prompt": ..., "chosen": ..., "rejected": ...}. --epsilon learns with differential
-    privacy. Ctrl-C stops it; --resume goes on from the last checkpoint.
+    ...}; with --algorithm dpo or reward_model it is {"prompt": ..., "chosen": ..., "rejected": ...}. --epsilon learns
+    with differential privacy. Ctrl-C stops it; --resume goes on from the last checkpoint.
     """
     with needing("learn"):
         from holdfast.pipeline.sft import KINDS, resumed_spec, sft_spec
@@ -765,6 +770,13 @@ def _drive(store: Store, spec: RunSpec, resume: str | None) -> Output:
     status, _, code = drive(store, spec, resume)
     found = result_of(store, status.run_id) if status.run_state is RunState.COMPLETED else None
     data = {"status": status, "result": None if found is None else _record(found)}
+    if found is not None and found.kind == REWARD_MODEL and found.why is None:
+        data["result"]["scorer"] = scorer = {"scorer": "judge", "model": str(found.policy.folder(store.files))}
+        lines = [
+            *_lines(store_flags(store.url, store.project), status, found),
+            f"  or, as a scorer: {json.dumps(scorer)}",
+        ]
+        return Output(data, "\n".join(lines), code)
     return Output(data, "\n".join(_lines(store_flags(store.url, store.project), status, found)), code)
 
 

@@ -460,6 +460,9 @@ class DpoBlock(SftBlock):
     beta: float | None = None
 
 
+TAUGHT = ("sft", "dpo", "reward_model")  # what `holdfast policy train` can do
+
+
 class TrainSettings(BaseModel):
     """One `holdfast policy train`: a model, what it learns from, and how private that is."""
 
@@ -470,15 +473,21 @@ class TrainSettings(BaseModel):
     dtype: Dtype = "auto"
     sft: SftBlock | None = None
     dpo: DpoBlock | None = None
+    reward_model: SftBlock | None = None
     privacy: PrivacyBlock | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
 
     @model_validator(mode="after")
     def _together(self) -> TrainSettings:
-        if (self.sft is None) == (self.dpo is None):
-            why = "are both there" if self.sft is not None else "are both missing"
-            raise _rule(why, "say in one of them what is learnt and how", at="sft, dpo")
+        if len(there := [name for name in TAUGHT if getattr(self, name) is not None]) != 1:
+            why = "are missing" if not there else f"are there together ({' and '.join(there)})"
+            raise _rule(why, "say in one of them what is learnt and how", at=", ".join(TAUGHT))
         return self
+
+    @property
+    def taught(self) -> str:
+        """The name of the block that is there."""
+        return next(name for name in TAUGHT if getattr(self, name) is not None)
 
 
 def _tasks(value: Any) -> Any:
@@ -632,6 +641,7 @@ BLOCKS = {
     "tool_reward": _keys(ToolReward),
     "sft": _keys(SftBlock),
     "dpo": _keys(DpoBlock),
+    "reward_model": _keys(SftBlock),
     "privacy": _keys(PrivacyBlock),
     **dict.fromkeys(("constraint", "improve.constraint", "rl_optimizer.constraint"), _keys(ConstraintBlock)),
 }
@@ -677,10 +687,9 @@ def _beside(settings: OptimizeSettings, folder: Path) -> OptimizeSettings:
 def load_train(path: str | Path) -> TrainSettings:
     """The config of `holdfast policy train`. Its examples, where they are a file, are looked for beside it."""
     settings = _validated(TrainSettings, _parse(Path(path)), str(path))
-    block = settings.sft or settings.dpo
-    if block is None or block.examples is None:
+    block = getattr(settings, name := settings.taught)
+    if block.examples is None:
         return settings
-    name = "dpo" if settings.sft is None else "sft"
     found = block.model_copy(update={"examples": str((Path(path).parent / block.examples).resolve())})
     return settings.model_copy(update={name: found})
 

@@ -592,12 +592,12 @@ def pack(samples: Sequence[Sample]) -> Samples:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Padded:
-    """Some samples padded to a rectangle, and the places in it that are learnt from.
+    """Some samples padded to a rectangle, or end to end in one row, and the places in it that are learnt from.
 
     Only what lies before a decided token has to be read, so each row ends there. `places` are flat, row × width +
     column of the state that the token was decided in; the arrays after it have one entry for each of them."""
 
-    ids: NDArray[np.int64]  # [rows, width]
+    ids: NDArray[np.int64]  # [rows, width], or [1, tokens]
     places: NDArray[np.int64]
     targets: NDArray[np.int64]  # the token that was decided
     flat: NDArray[np.int64]  # where it stands in the samples' streams
@@ -606,6 +606,7 @@ class Padded:
     beginnings: NDArray[np.int64] | None = None  # what rows share, [families, width]: see `shared`
     group: NDArray[np.int64] | None = None  # by row, its family
     own: NDArray[np.int64] | None = None  # by family, tokens of its beginning
+    lengths: list[int] | None = None  # of samples that lie end to end; None: a rectangle
 
 
 def reach(samples: Samples) -> NDArray[np.int64]:
@@ -639,20 +640,33 @@ def cut(lengths: NDArray[np.int64], limit: int) -> Iterator[NDArray[np.int64]]:
         start += rows
 
 
-def pad(samples: Samples, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> Padded:
-    """Pads the samples at `rows` to a rectangle."""
+def fill(lengths: NDArray[np.int64], limit: int) -> Iterator[NDArray[np.int64]]:
+    """Positions of samples, longest first, so many that their tokens, end to end, stay within the limit."""
+    order = np.argsort(-lengths, kind="stable")
+    order = order[lengths[order] > 0]
+    start = 0
+    while start < len(order):
+        rows = max(1, int(np.searchsorted(np.cumsum(lengths[order[start:]]), limit, side="right")))
+        yield order[start : start + rows]
+        start += rows
+
+
+def pad(samples: Samples, rows: NDArray[np.int64], lengths: NDArray[np.int64], *, is_packed: bool = False) -> Padded:
+    """The samples at `rows`, padded to a rectangle or end to end."""
     width = int(lengths[rows].max())
     starts, counts = samples.bounds[rows], samples.bounds[rows + 1] - samples.bounds[rows]
-    columns = np.arange(width)
-    ids = np.zeros((len(rows), width), dtype=np.int64)
-    is_read = columns < np.minimum(counts, lengths[rows])[:, None]
-    ids[is_read] = samples.ids[(starts[:, None] + columns)[is_read]]
+    each = np.minimum(counts, lengths[rows])
+    begins = np.cumsum(each) - each if is_packed else np.arange(len(rows)) * width
+    ids = np.zeros(int(each.sum()) if is_packed else len(rows) * width, dtype=np.int64)
+    read, owner = ragged(starts, each)
+    ids[begins[owner] + read - starts[owner]] = samples.ids[read]
     flat, row = ragged(starts, counts)
     is_learnt = samples.action_mask[flat] & (flat != starts[row])
     is_valued = np.zeros(len(flat), np.bool_) if samples.returns is None else ~np.isnan(samples.returns[flat])
-    at = row * width + flat - starts[row]  # the state after reading the token
+    at = begins[row] + flat - starts[row]  # the state after reading the token
     return Padded(
-        ids=ids,
+        ids=ids.reshape(1, -1) if is_packed else ids.reshape(len(rows), width),
+        lengths=each.tolist() if is_packed else None,
         places=at[is_learnt] - 1,
         targets=samples.ids[flat[is_learnt]].astype(np.int64),
         flat=flat[is_learnt],

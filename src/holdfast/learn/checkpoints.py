@@ -28,6 +28,7 @@ from holdfast.learn.critic import Critic
 from holdfast.learn.train import Trainer
 from holdfast.policies import model, weights
 from holdfast.policies.model import Model
+from holdfast.policies.reward_model import HEAD, KIND, MIDDLE
 from holdfast.policies.weights import Manifest
 
 TRAINER, CRITIC = "trainer", "critic"  # folders within a checkpoint's; the critic's is small, and stays
@@ -110,6 +111,10 @@ class Learner:
                 tensors, notes = self.trainer.critic.state()
                 kept = Manifest(kind=CRITIC, shape={}, parent=saved.sha256, step=step, created_at=now, notes=notes)
                 weights.save(folder / CRITIC, tensors, kept)
+            elif MIDDLE in self.trainer.beside and self.trainer.critic is not None:
+                notes = {MIDDLE: self.trainer.beside[MIDDLE]}
+                kept = Manifest(kind=KIND, shape={}, parent=saved.sha256, step=step, created_at=now, notes=notes)
+                weights.save(folder / HEAD, self.trainer.critic.state_dict(), kept)
         return saved.sha256
 
 

@@ -241,6 +241,7 @@ class Piece(NamedTuple):
     beginnings: Tensor | None = None
     group: Tensor | None = None
     own: Tensor | None = None
+    lengths: list[int] | None = None
 
 
 def piece(samples: Samples, padded: Padded, share: NDArray[np.float32], device: torch.device) -> Piece:
@@ -260,6 +261,7 @@ def piece(samples: Samples, padded: Padded, share: NDArray[np.float32], device: 
         **{name: stream(padded.flat, getattr(samples, name)) for name in ACTION_STREAMS},
         returns=stream(padded.value_flat, samples.returns),
         **{name: None if (x := getattr(padded, name)) is None else put(x) for name in ("beginnings", "group", "own")},
+        lengths=padded.lengths,
     )
 
 
@@ -305,6 +307,8 @@ def _in_parts(
 
 
 def _states(model: TrainableModel, part: Piece) -> Tensor:
+    if part.lengths is not None and isinstance(model, Hub):
+        return model.hidden(part.ids, part.lengths).flatten(0, 1)
     if not shared.is_readable(model, part.ids.device):
         return model.hidden(part.ids).flatten(0, 1)
     if part.beginnings is None or part.group is None or part.own is None:

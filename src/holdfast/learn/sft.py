@@ -656,7 +656,7 @@ class SFT:
         """Before anything is learnt: the loss on what is held out, and how much noise the budget asks for.
 
         `earlier` are the reports of private runs that led to this policy."""
-        reader = trainer_of(self.learner.load(policy, ctx.files), self._settings(1), seed=self.seed)
+        reader = self._reader(self.learner.load(policy, ctx.files))
         reader.pause_point = ctx.check
         notes = self._notes(reader, data, ctx)
         told: dict[str, Any] = {"phase": self.phase, HELD_OUT_LOSS: self._held_out(reader, data, notes)}
@@ -728,6 +728,10 @@ class SFT:
 
     def _held_out(self, trainer: Trainer, data: Dataset, notes: Any) -> float | None:
         return None if data.held_out is None else _mean_loss(trainer, data.held_out)
+
+    def _reader(self, model: nn.Module) -> Trainer:
+        """What measures before anything is learnt."""
+        return trainer_of(model, self._settings(1), seed=self.seed)
 
     def _settings(self, total: int) -> Settings:
         warm_up = min(int(self.warm_up * total), total - 1)

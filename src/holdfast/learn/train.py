@@ -37,6 +37,7 @@ from holdfast.learn.batch import (
     Samples,
     SamplingRule,
     cut,
+    fill,
     pack,
     pad,
     reach,
@@ -680,8 +681,9 @@ class Trainer:
                 for rows in cut_families(family, self._limit):
                     yield pad_families(batch, family, rows)
                 return
-        for rows in cut(lengths, self._limit):
-            yield pad(batch, rows, lengths)
+        is_packed = isinstance(model, Hub) and model.can_pack
+        for rows in (fill if is_packed else cut)(lengths, self._limit):
+            yield pad(batch, rows, lengths, is_packed=is_packed)
 
     def _check_gap(self, account: StepMetrics) -> None:
         """A Fault where what another program sampled cannot be from these weights."""

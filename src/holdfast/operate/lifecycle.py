@@ -36,6 +36,7 @@ COMMANDS: Mapping[str, str] = {
     "prove": "prove run --resume {run}",
     "sft": "policy train --resume {run}",
     "dpo": "policy train --resume {run}",
+    "reward_model": "policy train --resume {run}",
     "quickstart": "quickstart",
 }
 Source = Literal["primary", "fallback", "base"]

@@ -28,7 +28,7 @@ LABEL = "let a person decide: holdfast reward label"
 
 
 def is_verifier(name: str) -> bool:
-    """The embedded one, or one in a folder."""
+    """The embedded one, or one in a folder: a verifier, or a checkpoint with a reward model."""
     return name == VERIFIER or (Path(name) / "manifest.json").is_file()
 
 
@@ -53,8 +53,15 @@ def connect_verifier(name: str) -> Callable[[], Judge]:
 
 
 def _verifier(name: str) -> Judge:
+    from holdfast.policies import reward_model
     from holdfast.policies.verifier import load, probabilities
 
+    if name != VERIFIER and reward_model.is_reward_model(name):
+        reader = reward_model.load(name)
+        named = f"reward_model@{reader.version}"
+        return FunctionJudge(
+            name=named, version=reader.version, clock=time.time, reads=READS, probabilities=reader.probabilities
+        )
     using = load() if name == VERIFIER else load(Path(name))
     called = VERIFIER if name == VERIFIER else f"{VERIFIER}@{using.version}"
     about: dict[str, Any] = {"name": called, "version": using.version, "clock": time.time, "reads": READS}

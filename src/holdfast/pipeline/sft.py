@@ -1,7 +1,8 @@
 """A run that teaches a model a user's own examples or preferences: prepare, learn piece by piece, result.
 
 Each is a durable step. Examples are read and checked before the run begins; in tokens they are kept with it, so that a
-run that was killed goes on without the file. What is learnt, and how, is the business of `learn.sft` and `learn.dpo`.
+run that was killed goes on without the file. What is learnt, and how, is the business of `learn.sft`, `learn.dpo` and
+`learn.reward_model`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from holdfast.contracts.experience import Experience
 from holdfast.contracts.policy import policy_from, policy_record
 from holdfast.contracts.run import RunState, StepRecord
 from holdfast.learn.dpo import DPO, recorded_pairs
+from holdfast.learn.reward_model import RewardModelling
 from holdfast.learn.sft import (
     HELD_OUT_LOSS,
     SFT,
@@ -40,7 +42,7 @@ from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.policies.model import Model, folder_of
 from holdfast.store.store import Store
 
-KINDS: Mapping[str, type[SFT]] = {one.phase: one for one in (SFT, DPO)}
+KINDS: Mapping[str, type[SFT]] = {one.phase: one for one in (SFT, DPO, RewardModelling)}
 RESULT = "result"
 
 

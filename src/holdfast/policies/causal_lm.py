@@ -207,6 +207,22 @@ class FeedForward(nn.Module):
         return mixed
 
 
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Where texts that lie end to end begin and end."""
+
+    lengths: list[int]
+    bounds: Tensor  # [texts + 1], 32-bit integers on the device
+    places: Tensor  # [N], each token's place in its own text
+
+    @staticmethod
+    def of(lengths: list[int], device: torch.device) -> Texts:
+        counts = torch.tensor(lengths)
+        ends = counts.cumsum(0)
+        places = torch.arange(int(ends[-1])) - (ends - counts).repeat_interleave(counts)
+        return Texts(lengths, F.pad(ends, (1, 0)).to(device, torch.int32), places.to(device))
+
+
 class Layer(nn.Module):
     def __init__(self, c: CausalConfig, window: int | None) -> None:
         super().__init__()
@@ -216,16 +232,37 @@ class Layer(nn.Module):
         self.post_attention_layernorm = RmsNorm(c.width, c.epsilon)
         self.mlp = FeedForward(c)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """x [B, T, W], each row a text from its beginning; padding on the right is harmless."""
-        q, k, v = (part.transpose(1, 2) for part in self.self_attn.project(self.input_layernorm(x), cos, sin))
-        heard = F.scaled_dot_product_attention(q, k, v, **self._seen(x), enable_gqa=q.shape[1] != k.shape[1])
-        return self.close(x, heard.transpose(1, 2).flatten(-2))
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, texts: Texts | None = None) -> Tensor:
+        """x [B, T, W], each row a text from its beginning, padding on the right is harmless; or [1, N, W], texts end
+        to end."""
+        q, k, v = self.self_attn.project(self.input_layernorm(x), cos, sin)
+        if texts is None:
+            heard = self._attend(*(part.transpose(1, 2) for part in (q, k, v))).transpose(1, 2)
+        elif x.is_cuda:
+            heard = self._attend_packed(q[0], k[0], v[0], texts)[None]
+        else:
+            each = zip(*(torch.split(part, texts.lengths, 1) for part in (q, k, v)), strict=True)
+            one_by_one = [self._attend(*(part.transpose(1, 2) for part in some)).transpose(1, 2) for some in each]
+            heard = torch.cat(one_by_one, 1)
+        return self.close(x, heard.flatten(-2))
 
-    def _seen(self, x: Tensor) -> dict[str, Any]:
-        if self.window is None or x.shape[1] <= self.window:
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """[B, heads, T, D] each."""
+        return F.scaled_dot_product_attention(q, k, v, **self._seen(q), enable_gqa=q.shape[1] != k.shape[1])
+
+    def _attend_packed(self, q: Tensor, k: Tensor, v: Tensor, texts: Texts) -> Tensor:
+        """[N, heads, D] each, by flash attention for texts of any lengths."""
+        bounds, longest = texts.bounds, max(texts.lengths)
+        left = -1 if self.window is None else self.window - 1
+        heard: Tensor = torch.ops.aten._flash_attention_forward(
+            q, k, v, bounds, bounds, longest, longest, 0.0, True, False, window_size_left=left, window_size_right=0
+        )[0]
+        return heard
+
+    def _seen(self, q: Tensor) -> dict[str, Any]:
+        if self.window is None or q.shape[2] <= self.window:
             return {"is_causal": True}
-        steps = torch.arange(x.shape[1], device=x.device)
+        steps = torch.arange(q.shape[2], device=q.device)
         back = steps[:, None] - steps
         return {"attn_mask": (back >= 0) & (back < self.window)}
 
@@ -277,15 +314,22 @@ class CausalLM(nn.Module):
                 self._tables = (angle.cos() * strength).to(self.device), (angle.sin() * strength).to(self.device)
         return self._tables
 
-    def hidden(self, ids: Tensor) -> Tensor:
-        """[B, T] -> [B, T, W]"""
+    @property
+    def can_pack(self) -> bool:
+        """Whether texts can be read end to end: on a CPU one by one, on CUDA by a kernel that has 16 bits."""
+        return self.device.type == "cpu" or self.lm_head.weight.dtype in (torch.bfloat16, torch.float16)
+
+    def hidden(self, ids: Tensor, lengths: list[int] | None = None) -> Tensor:
+        """[B, T] -> [B, T, W]; with the lengths of texts that lie end to end, [1, N] -> [1, N, W]"""
         x: Tensor = self.model.embed_tokens(ids)
-        cos, sin = (table[: ids.shape[1], None] for table in self.angles())
+        texts = None if lengths is None else Texts.of(lengths, ids.device)
+        places = slice(ids.shape[1]) if texts is None else texts.places
+        cos, sin = (table[places][:, None] for table in self.angles())
         for layer in self.layers:
             if self.is_checkpointed and torch.is_grad_enabled():
-                x = checkpoint(layer, x, cos, sin, use_reentrant=False, preserve_rng_state=False)
+                x = checkpoint(layer, x, cos, sin, texts, use_reentrant=False, preserve_rng_state=False)
             else:
-                x = layer(x, cos, sin)
+                x = layer(x, cos, sin, texts)
         final: Tensor = self.model.norm(x)
         return final
 

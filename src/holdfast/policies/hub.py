@@ -80,12 +80,19 @@ class Hub(nn.Module):
         names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
         return {name: found[name] for name in names if found.get(name) is not None}
 
-    def hidden(self, ids: Tensor) -> Tensor:
-        """[B, T] -> [B, T, W], each place seeing only what is left of it: padding on the right is harmless."""
-        if ids.shape[1] > self.context:
-            raise BadInput(f"{ids.shape[1]} tokens", why=f"the context is {self.context}", remedy="shorten the text")
+    @property
+    def can_pack(self) -> bool:
+        """Whether `hidden` takes texts end to end."""
+        return isinstance(self.net, CausalLM) and self.net.can_pack
+
+    def hidden(self, ids: Tensor, lengths: list[int] | None = None) -> Tensor:
+        """[B, T] -> [B, T, W], each place seeing only what is left of it: padding on the right is harmless. With the
+        lengths of texts that lie end to end, [1, N] -> [1, N, W]: there is no padding."""
+        longest = ids.shape[1] if lengths is None else max(lengths)
+        if longest > self.context:
+            raise BadInput(f"{longest} tokens", why=f"the context is {self.context}", remedy="shorten the text")
         if isinstance(self.net, CausalLM):
-            return self.net.hidden(ids)
+            return self.net.hidden(ids, lengths)
         states: Tensor = self.net.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
         return states
 

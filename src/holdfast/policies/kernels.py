@@ -350,6 +350,15 @@ class _State:
         )  # fmt: skip
 
 
+def _seated(entries: Sequence[PagedRow | None]) -> list[PagedRow | None]:
+    """Without those that have ended: a step of theirs would write over their first block, which others may share."""
+    return [None if entry is None or entry.row.finish is not None else entry for entry in entries]
+
+
+def _unfinished(entries: Sequence[PagedRow | None]) -> list[tuple[int, PagedRow]]:
+    return [(slot, entry) for slot, entry in enumerate(entries) if entry is not None and entry.row.finish is None]
+
+
 class CudaSteps:
     """The arithmetic of `paged.PagedGenerator` on a GPU, row n in slot n."""
 
@@ -371,6 +380,7 @@ class CudaSteps:
         self._sitting: list[PagedRow | None] = [None] * slots  # whose blocks the table holds
         self._uniform = np.zeros((slots, STRIDE), np.float32)
         self._pool: Any = None
+        self._ahead = 0  # steps that were begun for those who sit here, and whose tokens nobody has looked at
 
     # Layers --------------------------------------------------------------------------------------------------------
 
@@ -490,28 +500,53 @@ class CudaSteps:
     # Rows ----------------------------------------------------------------------------------------------------------
 
     def advance(self, entries: Sequence[PagedRow | None]) -> None:
-        """Some steps for all rows; each takes what it was given until it ends."""
-        there = [(slot, entry) for slot, entry in enumerate(entries) if entry is not None and entry.row.finish is None]
-        if not there:
-            return
+        """Some steps for all rows; each takes what it was given until it ends.
+
+        Where nobody has ended, the next steps are begun before the rows take what they were given: the GPU does not
+        wait for them."""
+        entries = _seated(entries)
+        is_same = entries == self._sitting
+        if self._ahead and not is_same:  # rows have come or gone since: those who stayed take what they were given
+            self._look(entries, is_same=False)
+            entries = _seated(entries)
+        if not self._ahead:
+            there = _unfinished(entries)
+            if not there:
+                return
+            if not is_same:
+                self._put(entries, there)
+            self._begin(there, 0)
+        self._look(entries, is_same=True)
+
+    def _look(self, entries: Sequence[PagedRow | None], *, is_same: bool) -> None:
+        """Rows that still sit where they sat take their tokens."""
+        steps, self._ahead = self._ahead, 0
+        ids, logps = self.out_ids[:steps].cpu().numpy(), self.out_logps[:steps].cpu().numpy()
+        there = [(slot, entry) for slot, entry in _unfinished(entries) if self._sitting[slot] is entry]
+        is_end = np.isin(ids, self.ends)
+        slots = [slot for slot, _ in there]
+        least = min((entry.row.limit - len(entry.row.ids) for _, entry in there), default=0)
+        if is_same and least > steps and not is_end[:, slots].any():
+            self._begin(there, steps)
+        self._take(there, ids, logps, is_end)
+
+    def _begin(self, there: Sequence[tuple[int, PagedRow]], more: int) -> None:
+        """Begins the next steps of these rows, which have written `more` than they know."""
         size = min(max(_power(there[-1][0] + 1), FEWEST), self.slots)
         # Who has written so much may write as much again; until then a row that ends early is seen early.
-        usual = max(int(np.median([len(entry.row.ids) for _, entry in there])), SOONEST)
-        steps = min(STRIDE, usual, max(entry.row.limit - len(entry.row.ids) for _, entry in there))
+        usual = max(int(np.median([len(entry.row.ids) for _, entry in there])) + more, SOONEST)
+        steps = min(STRIDE, usual, max(entry.row.limit - len(entry.row.ids) for _, entry in there) - more)
         filtered = any(entry.row.sampling.top_k > 0 or entry.row.sampling.top_p < 1.0 for _, entry in there)
-        if list(entries) != self._sitting:
-            self._put(entries, there)
-        self._feed(there, size)
+        self._feed(there, size, more)
         graph = self._graph(size, filtered)
         for _ in range(steps):
             graph.replay()
-        ids, logps = self.out_ids[:steps].cpu().numpy(), self.out_logps[:steps].cpu().numpy()
-        self._take(there, ids, logps)
+        self._ahead = steps
 
-    def _feed(self, there: Sequence[tuple[int, PagedRow]], size: int) -> None:
+    def _feed(self, there: Sequence[tuple[int, PagedRow]], size: int, more: int) -> None:
         """The uniforms of the next steps: rows go on by themselves from where they stand."""
         slots = np.array([slot for slot, _ in there])
-        done = np.array([len(entry.row.ids) for _, entry in there])
+        done = np.array([len(entry.row.ids) for _, entry in there]) + more
         columns = np.minimum(done + np.arange(STRIDE)[:, None], self._uniform.shape[1] - 1)
         uniform = np.zeros((STRIDE, size), np.float32)
         uniform[:, slots] = self._uniform[slots, columns]
@@ -574,8 +609,7 @@ class CudaSteps:
             self.graphs[which] = graph
         return self.graphs[which]
 
-    def _take(self, there: Sequence[tuple[int, PagedRow]], ids: Any, logps: Any) -> None:
-        is_end = np.isin(ids, self.ends)
+    def _take(self, there: Sequence[tuple[int, PagedRow]], ids: Any, logps: Any, is_end: Any) -> None:
         first = np.where(is_end.any(0), is_end.argmax(0) + 1, len(ids))
         tokens, chances = ids.T.tolist(), np.minimum(logps, 0.0).T.tolist()
         for slot, entry in there:

@@ -42,6 +42,9 @@ class BlockPool:
     def room(self) -> int:
         return len(self._free) + len(self._idle)
 
+    def knows(self, name: bytes) -> bool:
+        return name in self._known
+
     def shared(self, names: Sequence[bytes]) -> list[int]:
         """The known blocks of a text's beginning, which are held from now on."""
         found = []

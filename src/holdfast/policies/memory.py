@@ -57,9 +57,7 @@ def gathered_bytes(c: CausalConfig, itemsize: int) -> int:
     return 2 * itemsize * (ends + 2 * (c.parameters - ends) // max(c.layers, 1))
 
 
-def plan(
-    c: CausalConfig, trained: int, itemsize: int, room: int, *, most: int = 0, shards: int = 1
-) -> MemoryPlan:
+def plan(c: CausalConfig, trained: int, itemsize: int, room: int, *, most: int = 0, shards: int = 1) -> MemoryPlan:
     """For so many bytes in all on each of the GPUs it is sharded over. BadInput where not even a few tokens fit."""
     fixed, options = fixed_bytes(c.parameters, trained, itemsize), []
     if shards > 1:
@@ -93,9 +91,7 @@ def _remedy(c: CausalConfig, trained: int, itemsize: int, room: int) -> str:
     return f"take a model of at most {most / 1e9:.1f} B parameters, or a larger GPU"
 
 
-def plan_training(
-    net: CausalLM, trained: int, device: torch.device, *, most: int = 0, shards: int = 1
-) -> MemoryPlan:
+def plan_training(net: CausalLM, trained: int, device: torch.device, *, most: int = 0, shards: int = 1) -> MemoryPlan:
     """For a model that lies on this GPU already. `most`: tokens that are read at once where somebody said so."""
     itemsize = next(net.parameters()).dtype.itemsize
     held = sum(p.nbytes for p in net.parameters()) // shards

@@ -36,6 +36,7 @@ class PagedGenerator:
         self.blocks = BlockPool(self.cache.count)
         self._rows: list[PagedRow | None] = [None] * slots
         self._waiting: list[int] = []  # rows whose prompts are still to be read
+        self._unnamed: list[PagedRow] = []  # rows of which only the first block is known by its name yet
         self._device: Any = None
         if net.device.type == "cuda":
             from holdfast.policies.kernels import CudaSteps
@@ -57,17 +58,34 @@ class PagedGenerator:
                 what = f"{len(request.ids)} + {row.limit} tokens"
                 why = f"the cache holds {self.blocks.capacity * BLOCK}"
                 raise BadInput(what, why=why, remedy="ask for fewer tokens, or use a smaller model")
-            names = names_of(request.ids[:-1])  # the last token is always read: it gives the first scores
+            names = self._names(request.ids[:-1])  # the last token is always read: it gives the first scores
             held = self.blocks.shared(names)
             if need - len(held) > self.blocks.room:
                 self.blocks.give_back(held)
                 break
             own = held + self.blocks.take(need - len(held))
             self.blocks.name(own, names)  # rows that are admitted after it are read after it, or with it
-            self._rows[slot] = PagedRow(row, list(request.ids), own, names, len(held) * BLOCK)
+            self._rows[slot] = entry = PagedRow(row, list(request.ids), own, names, len(held) * BLOCK)
             self._waiting.append(slot)
+            if not held:
+                self._unnamed.append(entry)
             begun += 1
         return list(requests[begun:])
+
+    def _names(self, ids: Sequence[int]) -> list[bytes]:
+        """Of all full blocks where a text begins as a known one does; else of the first alone: a GPU would wait while
+        the others are hashed, which is done while it reads."""
+        first = names_of(ids[:BLOCK])
+        if not first or not self.blocks.knows(first[0]):
+            return first
+        self._name_all()
+        return names_of(ids, first)
+
+    def _name_all(self) -> None:
+        for entry in self._unnamed:
+            entry.names = names_of(entry.prompt[:-1], entry.names)
+            self.blocks.name(entry.blocks, entry.names)
+        self._unnamed = []
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Any, Completion]]:
@@ -81,6 +99,7 @@ class PagedGenerator:
                 self._advance(running)
         except BaseException:  # nobody knows which blocks hold what they should
             self._rows, self._waiting, self.blocks = [None] * self.capacity, [], BlockPool(self.cache.count)
+            self._unnamed = []
             raise
         return self._finished()
 
@@ -112,7 +131,9 @@ class PagedGenerator:
                 parts.append([])
                 count = len(entry.prompt) - entry.known
             parts[-1].append(entry)
-        drawn_by([entry.row for entry in entries], torch.cat([self._scores(part) for part in parts]))
+        scores = torch.cat([self._scores(part) for part in parts])
+        self._name_all()
+        drawn_by([entry.row for entry in entries], scores)
 
     def _scores(self, entries: Sequence[PagedRow]) -> Tensor:
         """Of the tokens after these prompts, [rows, V]."""

@@ -25,7 +25,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.policies.lm import ModelShape, Transformer, layout
 
 MANIFEST = "manifest.json"
-KINDS = ("transformer", "hub", "actor-critic", "trainer", "critic", "verifier", "demonstrations")
+KINDS = ("transformer", "hub", "actor-critic", "trainer", "critic", "verifier", "demonstrations", "reward")
 FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
 HASH = re.compile(r"[0-9a-f]{64}")
 TYPES: Mapping[str, tuple[type, ...]] = {
