@@ -198,7 +198,7 @@ def test_a_dry_run_changes_nothing_and_its_id_stays_free(room: Room) -> None:
         ("pause", "run-1", {"to": "x"}, BadInput, "pause: 'to': is not an argument of it; there is mode"),
         ("resume", "run-1", {"mode": "drain"}, BadInput, "resume: 'mode': is not an argument of it; there is none"),
         ("requeue", "run-1", {}, NotFound, "rollout 'run-1': is not the id of a rollout"),
-        ("rollback", "sprout", {}, BadInput, "policy 'sprout': has no versions; there is none"),
+        ("rollback", "sprout", {}, BadInput, "policy 'sprout': has no versions; 'holdfast release add' registers"),
         ("acknowledge", "backlog", {}, NotFound, "alert 'backlog': does not stand"),
         ("kill", "beta", {}, NotFound, "flag 'beta': there is none in project 'default'"),
     ],

@@ -21,7 +21,7 @@ from yarl import URL
 
 from holdfast.collect.thinking import ThinkingControl, limited, way_for
 from holdfast.contracts.budget import Mode
-from holdfast.contracts.errors import BadInput, BadRecord, Fault, HoldfastError
+from holdfast.contracts.errors import BadInput, BadRecord, Fault, HoldfastError, reason_of
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Backoff
 from holdfast.contracts.spending import LENGTHS, Reservation, SpendLimit, taken_by
@@ -247,6 +247,8 @@ class Client:
                     if len(content) > LARGEST:
                         return NO_ANSWER, f"an answer of more than {LARGEST} bytes"
                 return response.status, content.decode(errors="replace")
+        except aiohttp.ClientConnectorError as error:
+            return NO_ANSWER, f"cannot connect: {reason_of(error.os_error)}"
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return NO_ANSWER, f"{type(error).__name__}: {error}".rstrip(": ")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
-import os
 import re
 import secrets
 import socket
@@ -51,7 +50,7 @@ from holdfast.collect.chat_format import (
 from holdfast.collect.http_limits import WAIT_S, LimitedProtocol, address_of, limited
 from holdfast.collect.openapi import ApiRoute, described
 from holdfast.contracts.engine import Complete
-from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, HoldfastError
+from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, HoldfastError, reason_of
 from holdfast.contracts.executor import capability
 from holdfast.contracts.limits import GUESSES, GUESSES_PER_S, RateLimiter, check_token
 from holdfast.contracts.reward import LARGEST_REWARD
@@ -463,8 +462,7 @@ def listen(host: str, port: int, *, token: str | None) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        why = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror or str(error)
-        raise BadInput(f"{host}:{port}", why=why, remedy="choose another --host or --port") from None
+        raise BadInput(f"{host}:{port}", why=reason_of(error), remedy="choose another --host or --port") from None
     except OverflowError as error:
         raise BadInput(f"{host}:{port}", why=str(error), remedy="choose another --host or --port") from None
 

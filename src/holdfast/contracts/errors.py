@@ -6,6 +6,7 @@ error, and with which exit code, is the command line's business: the codes live 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,12 @@ from dataclasses import fields
 from functools import cache, partial
 from math import inf, isfinite
 from typing import Any
+
+
+def reason_of(error: OSError) -> str:
+    """What the operating system says, without the words that libraries add."""
+    number = error.errno or 0
+    return os.strerror(number) if number > 0 else error.strerror or str(error)
 
 
 class HoldfastError(Exception):

@@ -176,5 +176,6 @@ def find_policy(store: Store, text: str) -> str:
     fits = [name for name in known if name.startswith(text)] if text not in known else [text]
     if len(fits) != 1 or not text:
         why = "has no versions" if len(fits) < 2 else f"several start so: {', '.join(fits[:3])}"
-        raise BadInput(f"policy {text!r}", why=why, remedy=f"there is {', '.join(known) or 'none'}")
+        remedy = f"there is {', '.join(known)}" if known else "'holdfast release add' registers a first version"
+        raise BadInput(f"policy {text!r}", why=why, remedy=remedy)
     return fits[0]
