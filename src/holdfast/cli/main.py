@@ -142,7 +142,7 @@ EXIT_CODES = {
     0: "done",
     1: "unexpected failure, or a check that did not pass",
     2: "bad input: a flag, a file, a name; nothing was started",
-    3: "the run finished, and no rollout succeeded",
+    3: "the run ended in vain: no rollout succeeded, or its budget was spent",
     4: "the run timed out",
     5: "the store: locked, full, damaged, newer, or it refused the change",
     130: "interrupted (Ctrl-C)",
