@@ -71,9 +71,11 @@ def test_a_bad_file_is_refused_before_anything_heavy_is_loaded(here: Path, words
 
 
 @pytest.mark.parametrize("group", ["run", "reward", *GROUPS])
-def test_no_sentence_is_cut_in_a_list_of_commands(cli: Cli, group: str) -> None:
-    listed = cli(*group.split(), "--help").done().out.partition("\nCommands:\n")[2]
+def test_each_command_of_a_list_has_one_line_with_a_whole_sentence(cli: Cli, group: str) -> None:
+    listed = cli(*group.split(), "--help").done().out.partition("\nCommands:\n")[2].partition("\n\n")[0]
     assert listed and not re.search(r"(\.\.\.|…)$", listed, re.M)
+    assert [line for line in listed.splitlines() if not re.fullmatch(r"  [a-z-]+ +[A-Z].*[.?]", line)] == []
+    assert "former name" not in listed  # what is hidden is not listed
 
 
 def test_help_lists_every_group_and_every_exit_code_in_80_columns(cli: Cli) -> None:

@@ -43,14 +43,22 @@ from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Stage, check_name
 from holdfast.contracts.rollout import Split
-from holdfast.contracts.task import TaskItem, canonical, leaked_tasks
+from holdfast.contracts.task import TaskItem
 from holdfast.learn.prompt_search import PromptSearch
 from holdfast.pipeline import improve as loop
 from holdfast.pipeline.alpha_account import at_charge
 from holdfast.pipeline.collect import collect as collect_step
 from holdfast.pipeline.control import EnvProof, improve_env
 from holdfast.pipeline.held_out import HeldOut, check_cluster
-from holdfast.pipeline.more import anchor_sides, candidate_of, end_of, samples_of, tell_anchor, unfinished_after
+from holdfast.pipeline.more import (
+    anchor_sides,
+    candidate_of,
+    end_of,
+    samples_of,
+    tell_anchor,
+    unfinished_after,
+    unmeasured,
+)
 from holdfast.pipeline.paired import KIND, Continued, PairedEvaluation, charge_in, how_of, measured, policies_of
 from holdfast.pipeline.paired import compare as compare_step
 from holdfast.pipeline.plan import forecast_of, tell
@@ -567,7 +575,7 @@ def _evaluation(setup: Setup, spec: loop.Spec, result: Result, tasks: Any, store
     so_far = measured(store, last, iteration=iteration)
     evidence = loads(Evidence, store.blobs.get(str(result.details["evidence"])))
     kept = samples_of(store, store.releases.get(result.release)) or {}
-    fresh = _fresh(setup, tasks, {one.task for one in so_far.before})
+    fresh = _fresh(setup, tasks, {one.task for one in so_far.before}, store, last, spec.prove.cluster)
     name, version, sha256 = kept["suite"]
     suite = (name, version, loop.sha256_of([sha256, *(one.record() for one in fresh)]))
     made = PairedEvaluation(
@@ -584,27 +592,20 @@ def _evaluation(setup: Setup, spec: loop.Spec, result: Result, tasks: Any, store
     return made
 
 
-def _fresh(setup: Setup, given: Any, done: set[str]) -> list[HeldOut]:
-    """The tasks that nobody has measured yet. What was learnt from proves nothing."""
+def _fresh(setup: Setup, given: Any, done: set[str], store: Store, last: str, cluster: str | None) -> Sequence[HeldOut]:
+    """The tasks that nobody has measured yet, copies of measured ones left out, as by 'holdfast prove more'."""
     offered: Sequence[TaskItem] = setup.tasks.held_out
     if given is not None:
         found = task_set(given)
         offered = found.held_out or found.train
-    taught = leaked_tasks([one.input for one in setup.tasks.train], [one.input for one in offered])
-    seen = {canonical(one.input) for one in setup.tasks.held_out if one.id in done}
-    fresh = []
-    for place, one in enumerate(offered):
-        text = canonical(one.input)
-        if place in taught:
-            raise BadInput(f"task {one.id}", why="is one that it learnt from", remedy="leave it out")
-        if one.id in done or text in seen:
-            continue
-        seen.add(text)
-        fresh.append(HeldOut(id=one.id, input=one.row()))
-    if not fresh:
-        remedy = "give others, as in result.prove(hf.tasks(…))"
-        raise BadInput("tasks", why="all of them are measured already", remedy=remedy)
-    return fresh
+    known = [HeldOut(id=one.id, input=one.row()) for one in setup.tasks.held_out if one.id in done]
+    run = store.runs.get(last)
+    while (continued := run.settings.get("continues")) is not None:
+        known += map(HeldOut.from_record, store.whole(run.settings)["tasks"])
+        run = store.runs.get(continued["run"])
+    tasks = [HeldOut(id=one.id, input=one.row()) for one in offered]
+    learnt, remedy = [one.row() for one in setup.tasks.train], "give others, as in result.prove(hf.tasks(…))"
+    return unmeasured(tasks, known, learnt, "tasks", cluster, remedy=remedy)
 
 
 def _decided(

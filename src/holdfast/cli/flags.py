@@ -273,7 +273,7 @@ def drop(name: Name, at: StoreOptions, why: Why = BY_HAND) -> Output:
 
 @app.command()
 def init(at: StoreOptions, why: Why = "the flags that a project begins with") -> Output:
-    """Create the flags of Holdfast's own features with their values of now; existing flags stay.
+    """Create the flags of Holdfast's own features, with their values of now; existing flags stay.
 
     All are on, but those whose ENABLE_… variable says no.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -142,7 +143,7 @@ EXIT_CODES = {
     0: "done",
     1: "unexpected failure, or a check that did not pass",
     2: "bad input: a flag, a file, a name; nothing was started",
-    3: "the run finished, and no rollout succeeded",
+    3: "the run ended in vain: no rollout succeeded, or its budget was spent",
     4: "the run timed out",
     5: "the store: locked, full, damaged, newer, or it refused the change",
     130: "interrupted (Ctrl-C)",
@@ -151,7 +152,7 @@ EXIT_CODES = {
 }
 # Of a file without a name, that is of stdout: the store and all files that we name have errors of their own.
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-WHOLE = 500  # characters of a sentence
+WHOLE, SHORTEST = 500, 15  # characters of a sentence, and of a part of it that says enough
 EPILOG = "Exit codes:\n\n\b\n" + "\n".join(f"{code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
 
 
@@ -190,10 +191,20 @@ class Branch(TyperGroup):
         return load(self.inner[cmd_name], cmd_name) if cmd_name in self.inner else self.commands.get(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        # A long sentence goes on in the next line: cut, it would say nothing.
-        rows = [(name, command.get_short_help_str(WHOLE)) for name, command in self.commands.items()]
+        told = {name: one.get_short_help_str(WHOLE) for name, one in self.commands.items() if not one.hidden}
+        told |= {name: COMMANDS[path][1] for name, path in self.inner.items()}
+        room = formatter.width - max(map(len, told)) - 4
         with formatter.section("Commands"):
-            formatter.write_dl([*rows, *((name, COMMANDS[path][1]) for name, path in self.inner.items())])
+            formatter.write_dl([(name, clause(sentence, room)) for name, sentence in told.items()])
+
+
+def clause(sentence: str, room: int) -> str:
+    """As much of a sentence as fits a line: to a colon, else to a comma. The help of its command has it whole."""
+    if len(sentence) <= room:
+        return sentence
+    stops, commas = ([one.start() for one in re.finditer(mark, sentence[:room])] for mark in ("[;:] ", ", "))
+    ends = [at for at in stops if at >= SHORTEST] or commas or stops
+    return f"{sentence[: max(ends)]}." if ends else sentence
 
 
 class CommandGroup(TyperGroup):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar, get_type_hints
 
 import typer
+import typer.core
 from typer import Argument, Option
 
 from holdfast.contracts.errors import BadInput
@@ -42,6 +43,7 @@ Command = TypeVar("Command", bound=Callable[..., "Output | None"])
 CONFIG = "holdfast.toml"  # of a project, in its folder
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
 PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}  # rich help is slow
+LONG, GUIDED = "--prompt-optimization-", ("optimize", "start")  # names of the operations guide, and its command
 DEFAULT_STORE = ".holdfast/training/store.sqlite"
 
 StoreAt = Annotated[
@@ -187,6 +189,21 @@ def hand_over(token: str, folder: Path, name: str, *, link: str = "") -> str:
     return f"what {path} holds, for your eyes only"
 
 
+class ListedCommand(typer.core.TyperCommand):
+    """Lists each option by its own name; the operations guide's long names work all the same, and its own command has
+    them in its help."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        known = {one.name: one.opts for one in self.params}
+        for one in self.params if ctx.info_name not in GUIDED else ():
+            one.opts = [name for name in one.opts if not name.startswith(LONG)] or one.opts
+        try:
+            super().format_options(ctx, formatter)
+        finally:
+            for one in self.params:
+                one.opts = known[one.name]
+
+
 class CommandSet(typer.Typer):
     """A group of commands. A parameter whose type is a dataclass stands for the options that its fields are; a command
     that returns a view has the option --json."""
@@ -195,7 +212,7 @@ class CommandSet(typer.Typer):
         super().__init__(help=help, add_completion=False, no_args_is_help=True, **PLAIN)
 
     def command(self, name: str | None = None, **given: Any) -> Callable[[Command], Command]:
-        register = super().command(name, **given)
+        register = super().command(name, **{"cls": ListedCommand, **given})
 
         def add(function: Command) -> Command:
             register(_expanded(function))

@@ -506,7 +506,7 @@ def anchor(
         str | None, Option(metavar="VERSION", help="The anchor; else the first version that was live.")
     ] = None,
 ) -> Output:
-    """Measure the live version against its anchor on the policy's held-out tasks.
+    """Measure the live version against its anchor on held-out tasks.
 
     Each promotion may lose a little that nobody can see; this sees the sum. Where live is proved worse, that is exit
     code 1 and an alert. The test has an α of its own, and no release moves.

@@ -538,7 +538,7 @@ def train_verifier(
     tasks: Annotated[int | None, Option(metavar="N", min=4, help="As in the recipe, or so many.")] = None,
     seed: Annotated[int, Option(metavar="N", min=0, help="Of its first weights.")] = 0,
 ) -> Output:
-    """Train the embedded verifier again on answers of the embedded models that a program checks. Minutes on a CPU."""
+    """Train the embedded verifier again, on answers of the embedded models that a program checks. Minutes on a CPU."""
     with needing("learn"):
         from holdfast.workloads.tooluse.verifier import VerifierRecipe, gathered, plant
     _make(output)

@@ -64,7 +64,7 @@ def soak(
     rules: RulesAt = None,
     report: Annotated[Path | None, Option(metavar="FILE", help="Write a page about it.")] = None,
 ) -> Output:
-    """Simulate a town for very long and check that memory stays flat and residents stay."""
+    """Simulate a town for very long, and check that memory stays flat and residents stay."""
     from holdfast.workloads import townobserver
     from holdfast.workloads.townlife import Life, read_rules
 

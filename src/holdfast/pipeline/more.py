@@ -319,7 +319,13 @@ def _input(task: TaskItem, path: str) -> Any:
 
 
 def unmeasured(
-    tasks: Sequence[HeldOut], known: Sequence[HeldOut], learnt: Sequence[Any], where: str, cluster: str | None = None
+    tasks: Sequence[HeldOut],
+    known: Sequence[HeldOut],
+    learnt: Sequence[Any],
+    where: str,
+    cluster: str | None = None,
+    *,
+    remedy: str = "give others, or --seeds N",
 ) -> list[HeldOut]:
     """The tasks that nobody has measured yet, each under a name of its own. What was learnt from proves nothing.
 
@@ -340,7 +346,7 @@ def unmeasured(
         texts.add(text)
     if not found:
         why = "has no task that is not measured yet, as itself, a copy, or one of its document or user"
-        raise BadInput(where, why=why, remedy="give others, or --seeds N")
+        raise BadInput(where, why=why, remedy=remedy)
     return found
 
 
