@@ -151,8 +151,8 @@ def drill(
     warn()
     with TemporaryDirectory(prefix="town-drill-") as folder, open_store(Path(folder) / "s.db", create=True) as scratch:
         found = list(perform(scratch, maker, lambda spec: drive(scratch, spec, None)[0].run_id, now=time.time))
-    failed = [one for one in found if not one.is_met]
-    rows = [("ok" if one.is_met else "FAILED", one.name, one.detail) for one in found]
+    failed = [one for one in found if not one.holds]
+    rows = [("ok" if one.holds else "FAILED", one.name, one.found) for one in found]
     data = {"passed": not failed, "checks": [asdict(one) for one in found]}
     return Output(data, table(["", "~what", "~how"], rows), int(bool(failed)))
 
