@@ -35,12 +35,12 @@ def test_weights_are_swapped_in_a_running_town_and_an_anneal_that_hurts_goes_bac
     assert told["stage"] == "rolled_back" and [one["action"] for one in told["anneal"]["windows"]] == ["done"]
     assert not told["gate"]["open"] and told["towns"] == 2 and "green_windows" in told["kpis"]
     assert told["history"][-1]["what"].startswith("town@2")
-    assert [one for one in found if not one.is_met] == [] and len(found) == 8
+    assert [one for one in found if not one.holds] == [] and len(found) == 8
 
 
 def test_a_town_that_does_not_follow_fails_the_drill(tmp_path: Path, maker: TownMaker) -> None:
     clock = count(1)
     with open_store(tmp_path / "store.db", create=True) as store:
         checks = swap_drill(store, maker, lambda spec: driven(store, spec), now=lambda: float(next(clock)), every=10**9)
-        found = {one.name: one.is_met for one in checks}
+        found = {one.name: one.holds for one in checks}
     assert not found["promoted weights drive it"] and not found["and are told"] and found["a town runs by scripts"]

@@ -6,7 +6,7 @@ import json
 import re
 
 from holdfast.workloads.townlife import Life, fold
-from holdfast.workloads.townstory import EVERY, TOLD, curve_of, day_of, lived_story, page
+from holdfast.workloads.townstory import EVERY, MOST_LINES, curve_of, day_of, lived_story, page
 from tests.town.small import small
 
 JOB = {"id": "a", "venue": "office", "start": 60, "end": 180, "wage": 1.0, "slots": 4}
@@ -36,7 +36,11 @@ def test_a_day_is_told_by_its_parts_and_what_matters_is_its_title() -> None:
     assert told.title == "It begins to rain"
     night, noon, end = told.paragraphs
     assert night == "In the night: Late." and noon == "In the afternoon: talk 0. talk 1. A meal. It begins to rain."
-    assert len(noon.split(". ")) == TOLD and "Ada and Ben" in end and end.startswith("At midnight 1 of 2 are here; 90%")
+    assert (
+        len(noon.split(". ")) == MOST_LINES
+        and "Ada and Ben" in end
+        and end.startswith("At midnight 1 of 2 are here; 90%")
+    )
     assert day_of(1, [], picture, {}, 240).title == "A quiet day"
 
 

@@ -142,7 +142,6 @@ def drill(
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with needing("learn"):
         from holdfast.cli.drive import drive
-        from holdfast.cli.show import table
         from holdfast.store.store import open_store
         from holdfast.workloads.towndrill import drill as perform
         from holdfast.workloads.townschool import TownMaker
@@ -151,10 +150,11 @@ def drill(
     warn()
     with TemporaryDirectory(prefix="town-drill-") as folder, open_store(Path(folder) / "s.db", create=True) as scratch:
         found = list(perform(scratch, maker, lambda spec: drive(scratch, spec, None)[0].run_id, now=time.time))
-    failed = [one for one in found if not one.is_met]
-    rows = [("ok" if one.is_met else "FAILED", one.name, one.detail) for one in found]
+    failed = [one for one in found if not one.holds]
+    texts = [f"{'ok' if one.holds else 'FAILED':8}{one.name}: {one.found}" for one in found]
+    lines = [line for text in texts for line in folded(text, hanging=" " * 8)]
     data = {"passed": not failed, "checks": [asdict(one) for one in found]}
-    return Output(data, table(["", "~what", "~how"], rows), int(bool(failed)))
+    return Output(data, "\n".join(lines), int(bool(failed)))
 
 
 def mind(

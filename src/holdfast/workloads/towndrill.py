@@ -7,7 +7,7 @@ that these weights drive from that tick on. Who drives the runs, and where the s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from holdfast.contracts.errors import HoldfastError
@@ -16,6 +16,7 @@ from holdfast.contracts.policy import files_of, policy_record
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.learn.anneal import AnnealPlan
 from holdfast.learn.school import PRACTISED, School
+from holdfast.operate.playbook import DrillCheck
 from holdfast.pipeline.control import EnvProof
 from holdfast.pipeline.run import RunSpec
 from holdfast.policies.network import Network
@@ -44,15 +45,6 @@ SHORT = School(
 UNTAUGHT = replace(SHORT, epochs=1, lr=0.0, lr_end=0.0, anneal=AnnealPlan())
 PROOF = EnvProof(episodes=2, batch=2)
 Drive = Callable[[RunSpec], str]  # runs it to its end: the id of the run
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrillCheck:
-    """One thing that has to happen, and what did."""
-
-    name: str
-    is_met: bool
-    detail: str
 
 
 def drill(store: Store, maker: TownMaker, drive: Drive, *, now: Callable[[], float]) -> Iterator[DrillCheck]:
@@ -153,5 +145,5 @@ def _damaged(store: Store, release: Release, clone: str, now: float) -> Release:
     return store.releases.add(policy=LINE, source=broken.source, who=WHO, now=now, **told).result()
 
 
-def _check(name: str, is_met: bool, detail: str) -> DrillCheck:
-    return DrillCheck(name=name, is_met=is_met, detail=detail)
+def _check(name: str, holds: bool, found: str) -> DrillCheck:
+    return DrillCheck(name=name, holds=holds, found=found)

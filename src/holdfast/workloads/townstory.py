@@ -14,7 +14,7 @@ from holdfast.workloads.townlife import Life, fold
 
 EVERY = 6  # ticks between two pictures of the film
 PARTS = (("In the night", 0), ("In the morning", 6), ("In the afternoon", 12), ("In the evening", 18))
-TOLD = 4  # lines of each part of a day, at most
+MOST_LINES = 4  # lines of each part of a day, at most
 CLOSEST = 2  # pairs of friends that are named
 
 
@@ -25,7 +25,7 @@ class TownDay:
     number: int  # from 1
     title: str
     paragraphs: tuple[str, ...]
-    figures: Mapping[str, float | None]  # at its end
+    kpis: Mapping[str, float | None]  # at its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,18 +82,18 @@ def day_of(
         number=number,
         title=_title(lines),
         paragraphs=(*paragraphs, _ending(picture, kpis)),
-        figures={name: kpis.get(name) for name in ("alive", "needs_met", "attendance", "chats", "exits", "reward")},
+        kpis={name: kpis.get(name) for name in ("alive", "needs_met", "attendance", "chats", "exits", "reward")},
     )
 
 
 def _chosen(lines: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """At most TOLD, in their order: what matters first, then of each kind one before any has two."""
+    """At most MOST_LINES, in their order: what matters first, then of each kind one before any has two."""
     seen: Counter[str] = Counter()
     ranked = []
     for place, line in enumerate(lines):
         ranked.append((not line["priority"], seen[line["kind"]], place))
         seen[line["kind"]] += 1
-    return [lines[place] for place in sorted(place for _, _, place in sorted(ranked)[:TOLD])]
+    return [lines[place] for place in sorted(place for _, _, place in sorted(ranked)[:MOST_LINES])]
 
 
 def _title(lines: Sequence[Mapping[str, Any]]) -> str:
