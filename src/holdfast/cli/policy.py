@@ -769,15 +769,12 @@ def _drive(store: Store, spec: RunSpec, resume: str | None) -> Output:
 
     status, _, code = drive(store, spec, resume)
     found = result_of(store, status.run_id) if status.run_state is RunState.COMPLETED else None
-    data = {"status": status, "result": None if found is None else _record(found)}
-    if found is not None and found.kind == REWARD_MODEL and found.why is None:
-        data["result"]["scorer"] = scorer = {"scorer": "judge", "model": str(found.policy.folder(store.files))}
-        lines = [
-            *_lines(store_flags(store.url, store.project), status, found),
-            f"  or, as a scorer: {json.dumps(scorer)}",
-        ]
-        return Output(data, "\n".join(lines), code)
-    return Output(data, "\n".join(_lines(store_flags(store.url, store.project), status, found)), code)
+    result = None if found is None else _record(found)
+    lines = [*_lines(store_flags(store.url, store.project), status, found)]
+    if found is not None and result is not None and found.kind == REWARD_MODEL and found.why is None:
+        result["scorer"] = {"scorer": "judge", "model": str(found.policy.folder(store.files))}
+        lines += ["as a scorer:", f"  {json.dumps(result['scorer'])}"]
+    return Output({"status": status, "result": result}, "\n".join(lines), code)
 
 
 def _record(found: Taught) -> dict[str, Any]:
