@@ -247,6 +247,9 @@ class Client:
                     if len(content) > LARGEST:
                         return NO_ANSWER, f"an answer of more than {LARGEST} bytes"
                 return response.status, content.decode(errors="replace")
+        except aiohttp.ClientConnectorError as error:
+            reason = os.strerror(error.errno) if (error.errno or 0) > 0 else str(error.os_error)
+            return NO_ANSWER, f"cannot connect to {error.host}:{error.port}: {reason}"
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return NO_ANSWER, f"{type(error).__name__}: {error}".rstrip(": ")
 
