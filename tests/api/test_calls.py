@@ -156,7 +156,9 @@ def test_a_held_candidate_is_proved_on_further_tasks(endpoint: Endpoint, at: Pat
     few_tasks = scene.questions(90)
     few = hf.improve(scene.agent, few_tasks, **short(endpoint, at))
     assert not few.is_accepted and few.decision.needs and "result.prove(tasks)" in str(few)
-    copied = [{"question": f"{one.input['question'].upper()} !", "expected": one.expected} for one in few_tasks.held_out]
+    copied = [
+        {"question": f"{one.input['question'].upper()} !", "expected": one.expected} for one in few_tasks.held_out
+    ]
     for given in (None, hf.tasks(copied)):  # a near copy of a measured task is no further evidence
         with pytest.raises(BadInput, match="has no task that is not measured yet"):
             few.prove(given)

@@ -110,6 +110,9 @@ def test_every_command_explains_itself_in_80_columns(cli: Cli, command: list[str
     assert max(map(len, ran.lines)) <= 80
 
 
+STORE = "check, seal, migrate, stats, export, prune, ledger, traces, schema"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -120,7 +123,7 @@ def test_every_command_explains_itself_in_80_columns(cli: Cli, command: list[str
         (["runs", "--limit", "0"], "Invalid value for '--limit': Input should be greater than or equal to 1"),
         (["rollouts"], "Missing argument 'RUN'."),
         (["control", "pause", "r"], "Missing option '--why'."),
-        (["store", "bogus"], "No such command 'bogus'."),
+        (["store", "bogus"], f"No such command 'bogus'. There are {STORE}."),
     ],
 )
 def test_a_wrong_command_line_exits_2_with_the_usage(cli: Cli, words: list[str], said: str) -> None:

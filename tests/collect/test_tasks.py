@@ -441,8 +441,7 @@ def test_near_duplicates_are_shown_as_they_read_and_counted() -> None:
     report = load([*rows, {"question": "Quite another one", "split": "train"}]).report
     assert report.warnings[0] == (
         "Near duplicates: 4 train and 4 held-out tasks are the same but for case, spaces and digits, such as "
-        f"'What is 1 plus four, please?' and 'What is 0 plus four, please?' ({report.near_leaks[0].train[0]}, "
-        f"{report.near_leaks[0].held_out[0]})."
+        "'What is 1 plus four, please?' and 'What is 0 plus four, please?'."
     )
 
 

@@ -251,7 +251,7 @@ NOTHING = "optimize, validate: there is nothing to run; put at least one task in
 ABOVE_0 = "must be above 0; set it to 1 or more"
 SECONDS = "must be above 0; set it to more than 0"
 NOT_WHOLE = "not a whole number; give a whole number"
-KNOWN = f"the keys are {', '.join(KEYS)}"
+KNOWN, LISTED = f"the keys are {', '.join(KEYS)}", "docs/config.md has all of them"
 
 
 @pytest.mark.parametrize(
@@ -290,20 +290,20 @@ KNOWN = f"the keys are {', '.join(KEYS)}"
         # each is fine alone
         ({"retry_max_ms": 100}, "retry_max_ms = 100: must not be below retry_initial_ms = 500; raise the one or"),
         ({"lease_secs": 1.5}, "lease_secs = 1.5: must be at least two heartbeats, 2 s; raise it, or lower"),
-        ({"worker_cont": 3}, f"worker_cont = 3: unknown key; did you mean worker_count? {KNOWN}"),
-        ({"tran": []}, f"tran = []: unknown key; did you mean train? {KNOWN}"),
+        ({"worker_cont": 3}, f"worker_cont = 3: unknown key; did you mean worker_count? {LISTED}"),
+        ({"tran": []}, f"tran = []: unknown key; did you mean train? {LISTED}"),
         ({"zzz": 3}, f"zzz = 3: unknown key; {KNOWN}"),
         ({"rl_optimizer": 3}, "rl_optimizer = 3: is a whole number, not an object; give an object"),
         ({"rl_optimizer": {"enabled": 1}}, "rl_optimizer.enabled = 1: is a whole number, not true or false; give"),
-        ({"rl_optimizer": {"enable": True}}, "rl_optimizer.enable = true: unknown key; did you mean enabled? the"),
+        ({"rl_optimizer": {"enable": True}}, "rl_optimizer.enable = true: unknown key; did you mean enabled? docs"),
         ({"rl_optimizer": {"gae": {"gamma": 2}}}, "rl_optimizer.gae.gamma = 2: must be at most 1.0; set it to 1.0 or"),
-        ({"rl_optimizer": {"gae": {"lam": 1}}}, "rl_optimizer.gae.lam = 1: unknown key; did you mean lambda? the"),
+        ({"rl_optimizer": {"gae": {"lam": 1}}}, "rl_optimizer.gae.lam = 1: unknown key; did you mean lambda? docs"),
         # what is off is checked all the same
         ({"rl_optimizer": {"enabled": False, "ppo": {"epochs": 0}}}, "rl_optimizer.ppo.epochs = 0: must be above 0;"),
         ({"rl_optimizer": {"critic": {"mode": "joint"}}}, 'rl_optimizer.critic.mode = "joint": is not one of its'),
         ({"rl_optimizer": {"ppo": {"constant": 9}}}, "rl_optimizer.ppo.constant = 9.0: goes with aggregate"),
         ({"grpo": {"clip_low": 2}}, "grpo.clip_low = 2: must be at most 1.0; set it to 1.0 or less"),
-        ({"grpo": {"turn_credits": 0.1}}, "grpo.turn_credits = 0.1: unknown key; did you mean turn_credit? the keys"),
+        ({"grpo": {"turn_credits": 0.1}}, "grpo.turn_credits = 0.1: unknown key; did you mean turn_credit? docs"),
         ({"grpo": {"learning_rate": 0}}, "grpo.learning_rate = 0: must be above 0; set it to more than 0"),
         ({"grpo": {"importance_cap": 0.5}}, "grpo.importance_cap = 0.5: must be at least 1"),
         ({"grpo": {"aggregate": "sequence_norm_constant"}}, "grpo.constant = null: goes with aggregate"),
@@ -318,12 +318,12 @@ KNOWN = f"the keys are {', '.join(KEYS)}"
         ({"improve": {"samples": 1}}, "improve.samples = 1: must be at least 2; set it to 2 or more"),
         ({"improve": {"stage": "retired"}}, 'improve.stage = "retired": is not one of its values; use shadow, canary'),
         ({"improve": {"policy": " "}}, 'improve.policy = " ": is blank or has control characters; give its name, or'),
-        ({"improve": {"iteration": 2}}, "improve.iteration = 2: unknown key; did you mean iterations? the keys are"),
+        ({"improve": {"iteration": 2}}, "improve.iteration = 2: unknown key; did you mean iterations? docs/config.md"),
         ({"improve": {"prove": {"seeds": 0}}}, "improve.prove.seeds = 0: must be at least 1; set it to 1 or more"),
         ({"improve": {"prove": {"alpha": 0.5}}}, "improve.prove.alpha = 0.5: must be below 0.5; set it to less than"),
         ({"improve": {"prove": {"alpha": 0}}}, "improve.prove.alpha = 0: must be above 0; set it to more than 0"),
         ({"improve": {"prove": {"primary": "safety"}}}, 'improve.prove.primary = "safety": is not one of its values;'),
-        ({"improve": {"prove": {"sed": 2}}}, "improve.prove.sed = 2: unknown key; did you mean seeds? the keys are"),
+        ({"improve": {"prove": {"sed": 2}}}, "improve.prove.sed = 2: unknown key; did you mean seeds? docs/config.md"),
         ({"improve": {"prove": {"reward_range": [0]}}}, "improve.prove.reward_range: is not a pair; give two"),
         ({"improve": {"prove": {"reward_range": [0, 1, 2]}}}, "improve.prove.reward_range: is not a pair; give two"),
         ({"improve": {"prove": {"reward_range": [0, "1"]}}}, 'improve.prove.reward_range[1] = "1": is text, not a'),

@@ -179,7 +179,7 @@ async def test_a_model_of_another_house_keeps_its_whole_name(
     ("fields", "message"),
     [
         ({}, "these settings: name neither an agent nor a model; give --agent or --model"),
-        ({"model": "qwen/qwen-3"}, "--model qwen/qwen-3: no endpoint is known for it; give --base-url"),
+        ({"model": "qwen/qwen-3"}, "--model qwen/qwen-3: no endpoint is known for it; give --base-url URL, or name"),
         ({"agent": "no_such_module:f"}, "agent no_such_module:f: cannot import no_such_module: "),
         (
             {"agent": f"{ARITHMETIC}s"},

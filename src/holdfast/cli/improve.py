@@ -598,11 +598,15 @@ def _improve_lines(
     yield f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.0f} s"
     yield from switched_off_lines(off, at)
     if status.error is not None:
-        is_vain = status.error.startswith(NO_SUCCESS)
-        yield from folded(status.error if is_vain else f"{status.error}, at {status.lesson}")
+        is_vain, is_spent = status.error.startswith(NO_SUCCESS), status.error.startswith("budget: ")
+        yield from folded(status.error if is_vain or is_spent else f"{status.error}, at {status.lesson}")
         yield "next:"
-        failed = f"holdfast run rollouts {status.run_id} --status failed{at}"
-        yield from step(failed if is_vain else f"holdfast improve --resume {status.run_id}{at}")
+        following = f"holdfast improve --resume {status.run_id}{at}"
+        if is_vain or (is_spent and not searched):
+            following = f"holdfast run rollouts {status.run_id} --status failed{at}"
+        elif is_spent:  # taken up, it would stop again
+            following = f"holdfast policy show {status.run_id}{at}"
+        yield from step(following, "what was tried" if is_spent else "")
         return
     practised = [update.body for update in updates if "learning_s" in update.body]
     rewards = [body["reward"] for body in practised if body.get("reward") is not None]

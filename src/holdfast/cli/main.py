@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -182,9 +183,11 @@ class Branch(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """`release experiment FEATURE --for 7d` is `release experiment start FEATURE --for 7d`."""
-        is_start = "start" in self.commands and args[0] not in self.list_commands(ctx)
-        if is_start and any(word.partition("=")[0] == "--for" for word in args):
+        names = self.list_commands(ctx)
+        if "start" in self.commands and args[0] not in names and any(one.partition("=")[0] == "--for" for one in args):
             args = ["start", *args]
+        elif args[0] not in names and not get_close_matches(args[0], names):  # else it is told which one is like it
+            ctx.fail(f"No such command {args[0]!r}. There are {', '.join(names)}.")
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:

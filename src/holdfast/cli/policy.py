@@ -706,7 +706,7 @@ def _check_known(at: StoreOptions, name: str) -> None:
             return
         runs = [one.id for one in opened.runs.newest()]
     if any(one.startswith(name) for one in runs):
-        remedy = f"'holdfast run show {name}' shows it" + (f"; there is {', '.join(releases[:4])}" if releases else "")
+        remedy = f"'holdfast run rollouts {name}' lists what it did"
         raise BadInput(f"run {name}", why="searched for no prompt", remedy=remedy)
     close = get_close_matches(name, [*NAMES, *releases, *runs, *policies], n=2, cutoff=0.5)
     others = f"did you mean {' or '.join(close)}?" if close else f"there is {', '.join([*NAMES, *releases[:4]])}"

@@ -41,6 +41,7 @@ WIDTH = 80
 SHOWN = 3  # examples of each finding in the printed report
 LONGEST, LONGEST_TEXT = 40, 60  # characters of a name in it, and of a task
 _CONTROL = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+_MADE = re.compile(r"task-[0-9a-f]{16}")  # the id of a task that has none of its own
 _DIGITS = re.compile(r"\d+")
 
 
@@ -656,7 +657,9 @@ def _near(leaks: Sequence[Leak]) -> str:
     train, held_out = (len({one for leak in leaks for one in getattr(leak, name)}) for name in ("train", "held_out"))
     first, of = leaks[0], f"{train} train and {held_out} held-out task{'s' if max(train, held_out) > 1 else ''}"
     shown = " and ".join(f"{_show(text, LONGEST_TEXT)!r}" for text in first.texts)
-    like = f", such as {shown} ({_show(first.train[0])}, {_show(first.held_out[0])})" if first.texts else ""
+    ids = [_show(one) for one in (first.train[0], first.held_out[0]) if not _MADE.fullmatch(one)]  # a hash says nothing
+    named = f" ({', '.join(ids)})" if ids else ""
+    like = f", such as {shown}{named}" if first.texts else ""
     among = f" in {len(leaks)} groups" if len(leaks) > 1 else ""
     return f"Near duplicates: {of}{among} are the same but for case, spaces and digits{like}."
 

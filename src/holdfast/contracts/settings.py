@@ -822,7 +822,9 @@ def _explain(error: ErrorDetails, keys: tuple[str, ...] = KEYS) -> tuple[str, st
         block, _, name = key.rpartition(".")
         known = BLOCKS.get(block, keys)
         close = difflib.get_close_matches(name, [*known, *ALIASES] if not block else known, n=1, cutoff=0.5)
-        return what, "unknown key", f"{f'did you mean {close[0]}? ' if close else ''}the keys are {', '.join(known)}"
+        if close:
+            return what, "unknown key", f"did you mean {close[0]}? docs/config.md has all of them"
+        return what, "unknown key", f"the keys are {', '.join(known)}"
     if kind == "greater_than":
         least = "more than 0" if isinstance(context["gt"], float) else "1 or more"
         return what, "must be above 0", f"set it to {least}"

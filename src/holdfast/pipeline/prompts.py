@@ -129,7 +129,7 @@ def search_from(
 ) -> PromptSearch:
     """The algorithm that a block of settings asks for, on this prompt; reflections are not connected yet."""
     if not any(isinstance(text, str) for text in base.texts.values()):
-        remedy = 'give the prompt to begin with, as in "resources": {"system_prompt": "You are helpful."}'
+        remedy = "give the prompt to begin with: [resources] system_prompt = 'You are helpful.' (TOML), or as JSON"
         raise BadInput("resources", why="has no text, so there is no prompt to improve", remedy=remedy)
     algorithm = PromptSearch(
         proposers=_proposers(block, seed),

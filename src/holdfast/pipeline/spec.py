@@ -378,7 +378,8 @@ def _client(model: str, base_url: str | None = None, thinking_mode: str = "auto"
     base_url = base_url or os.environ.get("OPENAI_BASE_URL")
     if base_url is None:
         if provider != "openai":
-            raise BadInput(f"--model {model}", why="no endpoint is known for it", remedy="give --base-url")
+            remedy = f"give --base-url URL, or name it openai/{model} if it is OpenAI's"
+            raise BadInput(f"--model {model}", why="no endpoint is known for it", remedy=remedy)
         base_url = OPENAI
     # Only "openai/" is a mere prefix: names such as "org/model" belong to their endpoints as they are.
     made: Any = partial(

@@ -20,7 +20,8 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.judgement import EvalItem
 from holdfast.policies import weights
 from holdfast.policies.lm import Transformer
-from holdfast.policies.model import HERE, load_transformer
+from holdfast.policies.model import load_transformer
+from holdfast.policies.packaged import HERE
 from holdfast.policies.tokens import ASSISTANT, render
 from holdfast.policies.weights import Manifest
 
