@@ -75,7 +75,17 @@ def pytest_collection_finish() -> None:
 
 
 COUNTED = set[str]()  # tests of which a case was run under coverage
-WHOLE = ("tests/browser/", "tests/drills/", "tests/experiments/", "tests/test_")  # what they run, rooms have tests of
+WHOLE = (  # what they run, rooms have tests of
+    "tests/browser/",
+    "tests/drills/",
+    "tests/experiments/",
+    "tests/test_",
+    *(f"tests/cli/test_{name}.py" for name in ("calibrate", "improve", "prove", "serving", "town")),
+    *(f"tests/api/test_{name}.py" for name in ("calls", "driving", "evaluation")),
+    *(f"tests/pipeline/test_{name}.py" for name in ("alpha_account", "history", "sft", "whole_runs")),
+    "tests/learn/test_school.py",
+    "tests/operate/test_recover.py",
+)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -21,6 +21,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from typer.testing import CliRunner
+
+from holdfast.cli.main import app
+
 ROOT = Path(__file__).resolve().parents[1]
 STATES = ("works", "partly", "not yet")
 FIELDS = {"title", "promise", "state", "command", "proof", "missing"}
@@ -85,10 +89,8 @@ def command_is_absent(command: str) -> str | None:
         return f"`{command}`: more than one command"
     if program == "holdfast" and words:
         # The parser refuses unknown commands and flags before --help is obeyed, so nothing runs.
-        script = Path(sys.executable).parent / "holdfast"
-        env = os.environ | {"COLUMNS": "200", "NO_COLOR": "1"}
-        run = subprocess.run([script, *words, "--help"], capture_output=True, text=True, check=False, env=env)
-        return None if run.returncode == 0 else f"`{command}`: holdfast does not know it"
+        ran = CliRunner().invoke(app, [*words, "--help"])
+        return None if ran.exit_code == 0 else f"`{command}`: holdfast does not know it"
     if program == "make" and words:
         unknown = [word for word in words if word not in make_targets()]
         return f"`{command}`: the Makefile has no {', '.join(unknown)}" if unknown else None

@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
 BLOCK = re.compile(r"(<!-- tree -->\n```\n).*?(```\n)", re.S)
-WIDTH = 120
+WIDTH = 200
 
 
 def sentence(path: Path) -> str:

@@ -362,6 +362,15 @@ def test_further_tasks_are_those_that_nobody_measured_or_learnt_from() -> None:
         unmeasured(known, known, [], "more.jsonl")
 
 
+def test_another_question_to_a_document_that_was_measured_is_no_further_evidence() -> None:
+    def asked(number: int, document: str) -> HeldOut:
+        return HeldOut(id=f"t{number}", input={"q": number, "page": document, "metadata": {"document": document}})
+
+    known, new = [asked(1, "lease"), asked(2, "will")], [asked(3, "will"), asked(4, "deed"), asked(5, "deed")]
+    for cluster in (None, "page"):
+        assert [one.id for one in unmeasured(new, known, [], "more.jsonl", cluster)] == ["t4", "t5"]
+
+
 def test_a_look_of_a_run_that_a_version_before_began_is_known_by_the_same_inputs() -> None:
     """Its recorded steps are read only if what they are given has the hash that was noted then."""
     tasks = [HeldOut(id="a", input={"x": 1}), HeldOut(id="b", input=2, rng_key="k")]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from holdfast.store.store import Store
 
 
-EXPERIMENTS, QUICK, ALPHA = 10_000, 1_000, 0.05
+EXPERIMENTS, QUICK, ALPHA = 10_000, 200, 0.05
 PER_TRAFFIC, LEAST_TRAFFIC = 25, 80  # of so many experiments one is made of whole traffic; where that is few, none
 
 NULL_COLUMNS = ("shape", ">tasks", ">seeds", ">false promotions", ">99 % interval", ">z-test, as often")
@@ -115,7 +115,7 @@ Seed = Annotated[int, Option("--seed", metavar="N", min=0, help="Of the chance; 
 
 def calibrate(
     experiments: Annotated[int, Option(metavar="N", min=100, max=1_000_000, help="Of each shape.")] = EXPERIMENTS,
-    quick: Annotated[bool, Option("--quick", help=f"{QUICK:,} experiments: rougher, in minutes.")] = False,
+    quick: Annotated[bool, Option("--quick", help=f"{QUICK:,} experiments: rougher, in half a minute.")] = False,
     alpha: Annotated[float, Option(metavar="A", help="The rate that is promised.")] = ALPHA,
     seed: Seed = 0,
     output: Annotated[Path | None, Option(metavar="FILE", help="Write the page there too.")] = None,

@@ -23,7 +23,7 @@ from holdfast.contracts.settings import ImproveBlock, OptimizeSettings, settings
 from holdfast.contracts.task import TaskItem, canonical, leaked_tasks
 from holdfast.pipeline.alpha_account import at_charge, is_beside
 from holdfast.pipeline.control import is_env_run
-from holdfast.pipeline.held_out import HeldOut, copies
+from holdfast.pipeline.held_out import HeldOut, united
 from holdfast.pipeline.improve import sha256_of
 from holdfast.pipeline.paired import (
     KIND,
@@ -275,13 +275,13 @@ def more_of_improve(store: Store, found: CandidateEvidence, path: str | None, se
     for run in found.runs[1:]:
         if not run.settings["continues"]["is_repeat"]:
             known += map(HeldOut.from_record, store.whole(run.settings)["tasks"])
-    tasks = known if path is None else unmeasured(_read(path), known, first.train, path)
+    block = (first.improve or ImproveBlock()).prove
+    tasks = known if path is None else unmeasured(_read(path), known, first.train, path, block.cluster)
     suite, many = found.suite, found.seeds
     if path is None:
         many = next_seeds(found, seeds or len(found.seeds))
     else:
         suite = (*found.suite[:2], sha256_of([found.suite[2], *(one.record() for one in tasks)]))
-    block = (first.improve or ImproveBlock()).prove
     return PairedEvaluation(
         tasks=tuple(tasks),
         seeds=many,
@@ -318,22 +318,29 @@ def _input(task: TaskItem, path: str) -> Any:
     return {**given, "expected": task.expected}
 
 
-def unmeasured(tasks: Sequence[HeldOut], known: Sequence[HeldOut], learnt: Sequence[Any], where: str) -> list[HeldOut]:
-    """The tasks that nobody has measured yet, each under a name of its own. What was learnt from proves nothing."""
+def unmeasured(
+    tasks: Sequence[HeldOut], known: Sequence[HeldOut], learnt: Sequence[Any], where: str, cluster: str | None = None
+) -> list[HeldOut]:
+    """The tasks that nobody has measured yet, each under a name of its own. What was learnt from proves nothing.
+
+    A copy of a measured task, or another one of its document or user, is no further evidence: looks that were taken
+    have counted its unit, and it is left out."""
     names = {one.id for one in known}
     taught = leaked_tasks(learnt, [one.input for one in tasks])
-    found = []
-    for place, (task, copied) in enumerate(zip(tasks, copies([*known, *tasks])[len(known) :], strict=True)):
+    everything = [replace(one, id=str(place)) for place, one in enumerate((*known, *tasks))]
+    heads = united(everything, cluster)[len(known) :]
+    found, texts = [], set[str]()
+    for place, (task, head) in enumerate(zip(tasks, heads, strict=True)):
         if place in taught:
             raise BadInput(f"{where}: task {task.id}", why="is one that it learnt from", remedy="leave it out")
-        if copied is not None and copied < len(known):
-            continue  # a further copy of what is measured already is no further evidence
-        if copied is not None and canonical(tasks[copied - len(known)].input) == canonical(task.input):
+        if int(head) < len(known) or (text := canonical(task.input)) in texts:
             continue
         found.append(replace(task, id=_unused(task.id, names)))
         names.add(found[-1].id)
+        texts.add(text)
     if not found:
-        raise BadInput(where, why="has no task that is not measured yet", remedy="give others, or --seeds N")
+        why = "has no task that is not measured yet, as itself, a copy, or one of its document or user"
+        raise BadInput(where, why=why, remedy="give others, or --seeds N")
     return found
 
 
