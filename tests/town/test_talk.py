@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -78,7 +80,8 @@ def test_telling_in_parts_tells_the_same_and_keeps_the_limits(rows: list[tuple[i
 def test_no_words_of_harm_are_in_anything_that_can_be_said() -> None:
     texts = [one for choices in talk.TEMPLATES.values() for one in choices]
     texts += [*talk.LEAVES_FOR.values(), *talk.BEGINS.values(), *talk.ENDS.values()]
-    texts += [*talk.SAYINGS, *talk.REBUFFS, *talk.THANKS, *talk.GRUMBLES, *talk.GIVEN]
+    texts += [*talk.SAYINGS, *talk.REBUFFS, *talk.THANKS, *talk.GRUMBLES, *talk.GIVEN, *talk.BY_NAME]
+    texts += [one for told in (talk.GOSSIP, talk.HEARSAY) for choices in told.values() for one in choices]
     assert not [text for text in texts if talk.HARM.search(text)]
     assert talk.HARM.search("they fought") and talk.HARM.search("Kills")
 
@@ -104,3 +107,28 @@ def test_who_is_spoken_to_answers() -> None:
     (started,) = events((3, "started", 5, 9))
     assert talk.says(rebuff) == (9, talk.REBUFFS[(3 * 13 + 25 + 27) % 4])
     assert talk.says(started) is None
+
+
+def talked(tick: int, a: int, b: int, ties: dict[int, float], heard: dict[int, talk.Heard]) -> Any:
+    event = {"kind": KINDS.index("chat"), "tick": tick, "a": a, "b": b, "value": 0}
+    return talk.converse(event, lambda seat: f"R{seat}", lambda seat: list(ties.items()), heard)
+
+
+def test_residents_address_one_another_and_tell_friends_of_a_third() -> None:
+    turns = {(tick * 13 + 8) % 3: tick for tick in range(3)}
+    assert talked(turns[0], 1, 1, {}, {})[2] is None
+    who, text, news = talked(turns[2], 1, 1, {}, {})
+    assert who == 1 and "R1" in text and news is None
+    # Of somebody known best, be it well or badly; and only to a friend.
+    _, text, news = talked(turns[1], 1, 1, {1: 0.5, 4: 0.4, 7: -0.9}, {})
+    assert news == talk.Heard(7, False) and "R7" in text
+    assert talked(turns[1], 1, 1, {1: -0.5, 4: 0.9}, {})[2] is None
+
+
+def test_what_one_was_told_is_passed_on_where_one_knows_nothing_oneself() -> None:
+    tick = next(tick for tick in range(3) if (tick * 13 + 5 + 6) % 3 == 1)
+    heard = {1: talk.Heard(7, True)}
+    _, text, news = talked(tick, 1, 2, {2: 0.5}, heard)
+    assert news == talk.Heard(7, True) and text in {one.format(c="R7") for one in talk.HEARSAY[True]}
+    assert talked(tick, 1, 2, {2: 0.5}, {1: talk.Heard(2, True)})[2] is None  # nobody hears of themselves
+    assert talked(tick, 1, 2, {2: 0.5, 5: 0.8}, heard)[2] == talk.Heard(5, True)  # one's own comes first

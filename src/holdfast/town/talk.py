@@ -69,6 +69,12 @@ SAYINGS = (
     "I slept so well.", "Long shift.", "How is home?", "Did you hear the news?", "Come by some time!", "What a week.",
     "I like your hat.", "Rain later, I think.", "The stove is free again.", "Nice to see you.", "Shall we sit down?",
 )  # fmt: skip
+BY_NAME = (
+    "Good to see you, {b}.", "How is home, {b}?", "{b}, have you eaten?", "Sit with me, {b}.", "You look well, {b}.",
+)  # fmt: skip
+# What one knows of a third, or was told: of somebody one gets on with, and of somebody one does not.
+GOSSIP = {True: ("{c} is good company.", "You should meet {c}."), False: ("{c} let me wait again.", "Is {c} here?")}
+HEARSAY = {True: ("They speak well of {c}.", "{c} is kind, I hear."), False: ("I hear {c} is hard to please.",)}
 REBUFFS = ("Not now.", "I am in a hurry.", "Maybe later.", "Hm.")
 THANKS = ("Thank you!", "You are kind.", "I was so hungry.")
 GRUMBLES = ("Is it my turn yet?", "I was here first.", "How much longer?")
@@ -183,6 +189,44 @@ def _worded(kind: str, tick: int, a: int, b: int, value: int, name: Name) -> str
     other = name(b) if kind in PAIRS else ""
     cause = LEAVES_FOR[CAUSES[b - 1]] if kind == "exit" and 1 <= b <= len(CAUSES) else "for reasons of their own"
     return text.format(a=name(a), b=other, cause=cause)
+
+
+MARKED = 0.3  # how good or bad a tie has to be to be talked about
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What somebody was told: about whom, and whether it was good."""
+
+    about: int  # seat
+    is_good: bool
+
+
+def converse(
+    event: Any, name: Name, ties: Callable[[int], Sequence[tuple[int, float]]], heard: Mapping[int, Heard]
+) -> tuple[int, str, Heard | None] | None:
+    """Who says what when this happens, and what the other hears by it; None: nobody says anything.
+
+    `ties` are those of a seat with their worth: trust and familiarity less rivalry. In a talk one addresses the other
+    by name, or tells a friend of a third: what one knows of them oneself, else what one was told."""
+    kind, tick, a, b = KINDS[int(event["kind"])], int(event["tick"]), int(event["a"]), int(event["b"])
+    said = says(event)
+    if said is None or kind != "chat":
+        return None if said is None else (*said, None)
+    turn = (tick * 13 + a * 5 + b * 3) % 3
+    if turn == 0:
+        return (*said, None)
+    worths = dict(ties(a))
+    third = {other: worth for other, worth in worths.items() if other not in (a, b) and abs(worth) >= MARKED}
+    if turn == 1 and worths.get(b, 0.0) > 0.0:
+        known = max(third, key=lambda other: abs(third[other]), default=None)
+        news = heard.get(a) if known is None else Heard(known, third[known] > 0.0)
+        if news is not None and news.about not in (a, b):
+            choices = (HEARSAY if known is None else GOSSIP)[news.is_good]
+            text = choices[(tick + a) % len(choices)].format(c=name(news.about))
+            return (a, text, news) if not HARM.search(text) else (*said, None)
+    text = BY_NAME[(tick + 3 * a) % len(BY_NAME)].format(b=name(b))
+    return (a, text, None) if not HARM.search(text) else (*said, None)
 
 
 def says(event: Any) -> tuple[int, str] | None:

@@ -23,7 +23,7 @@ from holdfast.town.frames import Pseudonymizer, Recording
 from holdfast.town.kernel import KINDS, is_cold
 from holdfast.town.observations import groups
 from holdfast.town.record import BadFile, CommandAtTick, ReplayScript
-from holdfast.town.rules import CAUSES, NEEDS, STAGES, TROUBLES, BadRules, Rules
+from holdfast.town.rules import CAUSES, NEEDS, STAGES, TROUBLES, UNIT, BadRules, Rules
 from holdfast.town.rules import load as load_rules
 from holdfast.town.state import TownState
 
@@ -182,6 +182,7 @@ class Life:
         self._seq, self._last_key, self._kpis_at, self._ties_at = -1, 0, -KPI_EVERY, 0
         self.lost = 0  # events that were gone before they were read
         self._playing = talk.Playing()
+        self._heard: dict[int, talk.Heard] = {}  # what residents were told of others, by seat
         self.left: deque[Left] = deque(maxlen=LEDGER)  # who left last
         self.left_for: Counter[str] = Counter()  # and what all left for, since this began
 
@@ -225,9 +226,11 @@ class Life:
                 other = self._places[b] if KINDS[kind] in talk.PAIRS else b
                 value = int(event["value"]) if self.veil.key is None else 0  # of an arrival it is the identity
                 self._pending["events"].append([int(event["tick"]), kind, shown, other, value])
-            said = talk.says(event)
+            said = talk.converse(event, self.name, self._ties, self._heard)
             if said is not None:
                 self._pending["says"].append([self._places[said[0]], said[1]])
+                if said[2] is not None:
+                    self._heard[b] = said[2]
         self._playing, beats = talk.due(self._playing, self.tick)
         how: dict[str, Any] = {"kind": "vignette", "b": -1, "priority": True}
         lines += tuple(talk.Line(tick=beat.tick, text=beat.text, a=beat.seat, **how) for beat in beats)
@@ -236,9 +239,17 @@ class Life:
             del kept[:-64]  # who looks seldom sees the newest
         return lines
 
+    def _ties(self, seat: int) -> list[tuple[int, float]]:
+        """Whom a resident knows, and how well they get on."""
+        person = self.env.state.people[0, seat]
+        worth = (person["tie_trust"] + person["tie_familiarity"] - person["tie_rivalry"]) / UNIT
+        return [(int(other), float(how)) for other, how in zip(person["tie_to"], worth, strict=True) if other >= 0]
+
     def _stage(self, event: Any) -> None:
         """Records an arrival or an exit, and starts its scene."""
         kind, tick, seat = KINDS[int(event["kind"])], int(event["tick"]), int(event["a"])
+        if kind in ("arrival", "exit"):  # another sits there now, who was told nothing and whom nobody spoke of
+            self._heard = {who: one for who, one in self._heard.items() if seat not in (who, one.about)}
         if kind == "arrival":
             self._playing = talk.arrival(self._playing, tick=tick, seat=seat, name=self.name(seat))
         elif kind == "exit":
@@ -352,6 +363,7 @@ class Life:
         """Saves the whole world and the state of the narration."""
         notes = {"limiter": self._limiter.plain(), "vignettes": self._playing.plain(), "seen": self._seen}
         notes |= {"seed": self.seed, "commands": [asdict(one) for one in self.commands]}
+        notes["heard"] = [[who, one.about, one.is_good] for who, one in self._heard.items()]
         return record.save(path, self.env.state, self.rules, notes)
 
     def restore(self, path: Path) -> None:
@@ -366,6 +378,7 @@ class Life:
         self.commands = [CommandAtTick(**one) for one in notes["commands"]]
         self._limiter = talk.limiter(notes["limiter"])
         self._playing = talk.playing(notes["vignettes"]) if "vignettes" in notes else talk.Playing()
+        self._heard = {who: talk.Heard(about, is_good) for who, about, is_good in notes.get("heard", ())}
         self._tally = health.begin(self.env.state)
         self.kpis, self._before = self._measure(self._tally), None
 
