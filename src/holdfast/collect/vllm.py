@@ -275,6 +275,8 @@ class VllmVersion:
     ) -> DecodeRequest:
         seed = given.pop("seed", None)
         sampling = sampling_of(given)
+        if sampling.is_json:
+            raise BadInput("sampling.response_format", why="is not sent to vLLM", remedy="leave it out, or sample here")
         if sampling.thinking is not None:
             raise BadInput("thinking", why="vLLM is not told a budget of thoughts", remedy="leave it out")
         if _is_changed(sampling) and any(server.is_raw for server in self._engine.servers):

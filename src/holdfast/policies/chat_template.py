@@ -69,6 +69,10 @@ class ChatTemplate(Protocol):
     def read(self, ids: Sequence[int], stop: Sequence[str] = ()) -> dict[str, Any]: ...
     def deltas(self, stop: Sequence[str] = ()) -> Deltas | None: ...
     def token_bytes(self, token: int) -> bytes: ...
+    def spelled(self, vocabulary: int) -> list[bytes | None]:
+        """What each token adds to a text; None of marks, and of what is not known."""
+        ...
+
     def is_mark(self, token: int) -> bool:
         """Whether it is none of what is said or thought: such a token begins or ends a thought."""
         ...
@@ -103,12 +107,32 @@ class ByteTemplate:
     def token_bytes(self, token: int) -> bytes:
         return bytes([token]) if token < 256 else tokens.SPELLING[token].encode()
 
+    def spelled(self, vocabulary: int) -> list[bytes | None]:
+        return [bytes([token]) if token < 256 else None for token in range(vocabulary)]
+
     def is_mark(self, token: int) -> bool:
         return token >= 256
 
     def save(self, folder: Path) -> None:
         if self._tokenizer is not None:
             self._tokenizer.save_pretrained(folder)
+
+
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+def _spelling(name: str) -> bytes:
+    """Of a token that is named as sentencepiece names it."""
+    if (byte := BYTE.fullmatch(name)) is not None:
+        return bytes([int(byte[1], 16)])
+    return name.replace("▁", " ").encode()
+
+
+def byte_letters() -> dict[int, str]:
+    """The letter that stands for each byte in byte-level tokenizers: its own where it can be seen, else a later one."""
+    seen = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    unseen = [byte for byte in range(256) if byte not in seen]
+    return {byte: chr(byte) for byte in seen} | {byte: chr(256 + n) for n, byte in enumerate(unseen)}
 
 
 class JinjaTemplate:
@@ -191,6 +215,18 @@ class JinjaTemplate:
 
     def token_bytes(self, token: int) -> bytes:
         return str(self._tokenizer.decode([token])).encode()
+
+    def spelled(self, vocabulary: int) -> list[bytes | None]:
+        marks = {*self._tokenizer.all_special_ids, *self._tokenizer.get_added_vocab().values()}
+        known = len(self._tokenizer)
+        names = self._tokenizer.convert_ids_to_tokens(list(range(min(known, vocabulary))))
+        found = [None if token in marks or name is None else _spelling(name) for token, name in enumerate(names)]
+        if sum(name is not None and name.startswith("Ġ") for name in names) > 1:  # a byte-level one: a letter a byte
+            byte = {letter: number for number, letter in byte_letters().items()}
+            spelt = [None if text is None or not set(name) <= byte.keys() else bytes(map(byte.__getitem__, name))
+                     for name, text in zip(names, found, strict=True)]  # fmt: skip
+            found = spelt
+        return [*found, *[None] * (vocabulary - len(found))]
 
     def is_mark(self, token: int) -> bool:
         return token in self.ends or token in (self.think or ())

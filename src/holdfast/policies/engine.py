@@ -33,7 +33,8 @@ from holdfast.policies.lm import Transformer
 from holdfast.policies.model import BASE, Model, load
 from holdfast.policies.sampling import Completion, Sampling
 
-NAMES = tuple(each.name for each in fields(Sampling))
+NAMES = tuple(each.name for each in fields(Sampling) if each.name != "is_json")
+TEXT, JSON = {"type": "text"}, {"type": "json_object"}  # OpenAI's `response_format`
 BYTES = ByteTemplate()
 REMEMBERED = 2048  # answers whose ids later prompts go on from
 
@@ -178,6 +179,9 @@ class Local:
     ) -> DecodeRequest:
         seed = sampling.pop("seed", None)
         drawn = sampling_of(sampling)
+        if drawn.is_json and self._is_own:
+            why = "is for models in Hugging Face's format"
+            raise BadInput("sampling.response_format", why=why, remedy="leave it out, or export the model and use that")
         ids = self._memory.prompt(messages, tools or ())
         key = self._next_key() if seed is None else seed
         request = DecodeRequest(next(self._tickets), ids, drawn, key)
@@ -203,6 +207,7 @@ class Local:
         self._shape: PromptLimits
         self._template: ChatTemplate
         before = getattr(self, "_template", None)
+        self._is_own = isinstance(model, Transformer)
         if isinstance(model, Transformer):
             self._shape, self._template = model.shape, BYTES
         else:
@@ -391,16 +396,22 @@ def _tell(job: Job, outcome: tuple[Completion, str] | HoldfastError) -> None:
 
 def sampling_of(given: dict[str, Any]) -> Sampling:
     """What a call asks for, with the defaults; BadInput for a name that is unknown here."""
+    form = given.pop("response_format", None) or TEXT
+    if form not in (TEXT, JSON):
+        why, remedy = "only text and json_object are known here", f"give {JSON}, and check the answer yourself"
+        raise BadInput(f"sampling.response_format = {form!r:.60}", why=why, remedy=remedy)
     unknown = sorted(set(given) - set(NAMES))
     if unknown:
         raise BadInput(
-            f"sampling.{unknown[0]}", why="is unknown to the local model", remedy=f"use tools, seed, {', '.join(NAMES)}"
+            f"sampling.{unknown[0]}",
+            why="is unknown to the local model",
+            remedy=f"use tools, seed, response_format, {', '.join(NAMES)}",
         )
     given = {name: value for name, value in given.items() if value is not None}
     stop = given.pop("stop", ())
     if not isinstance(stop, str | list | tuple):
         raise BadInput(f"sampling.stop = {stop!r:.60}", why="is neither text nor a list of texts", remedy="give a list")
-    return Sampling(**given, stop=(stop,) if isinstance(stop, str) else tuple(stop))
+    return Sampling(**given, stop=(stop,) if isinstance(stop, str) else tuple(stop), is_json=form == JSON)
 
 
 def call_of(
@@ -420,6 +431,8 @@ def call_of(
     record = {name: getattr(drawn, name) for name in NAMES} | {"stop": list(drawn.stop), "seed": int(request.key)}
     if drawn.thinking == 0 and template.think is not None:
         record["banned"] = [template.think[0]]
+    if drawn.is_json:
+        record["response_format"] = dict(JSON)
     if drawn.thinking is not None:
         record["thinking_mode"] = Mode.HARD.value
     return ModelCall(

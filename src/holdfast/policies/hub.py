@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from holdfast.contracts.errors import BadInput, boundary
 from holdfast.policies import causal_lm, lora, tokens
 from holdfast.policies.causal_lm import CausalLM
-from holdfast.policies.chat_template import ByteTemplate, ChatTemplate, JinjaTemplate
+from holdfast.policies.chat_template import ByteTemplate, ChatTemplate, JinjaTemplate, byte_letters
 from holdfast.policies.decoder import DecodeRequest
 from holdfast.policies.lm import EPSILON, ROTARY_BASE, ModelShape, Transformer
 from holdfast.policies.paged import PagedGenerator
@@ -471,7 +471,9 @@ def _renamed(model: Transformer) -> dict[str, Tensor]:
 def _tokenizer(context: int) -> Any:
     """Bytes and marks under the ids of `tokens`: a byte-level tokenizer that merges nothing."""
     made, transformers = imported("tokenizers"), imported("transformers")
-    bytewise = made.Tokenizer(made.models.BPE(vocab={letter: byte for byte, letter in _letters().items()}, merges=[]))
+    bytewise = made.Tokenizer(
+        made.models.BPE(vocab={letter: byte for byte, letter in byte_letters().items()}, merges=[])
+    )
     bytewise.pre_tokenizer = made.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     bytewise.decoder = made.decoders.ByteLevel()
     marks = [made.AddedToken(tokens.SPELLING[mark], special=True, normalized=False) for mark in sorted(tokens.SPELLING)]
@@ -485,10 +487,3 @@ def _tokenizer(context: int) -> Any:
         model_max_length=context,
         chat_template=TEMPLATE,
     )
-
-
-def _letters() -> dict[int, str]:
-    """The letter that stands for each byte in byte-level tokenizers: its own where it can be seen, else a later one."""
-    seen = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    unseen = [byte for byte in range(256) if byte not in seen]
-    return {byte: chr(byte) for byte in seen} | {byte: chr(256 + n) for n, byte in enumerate(unseen)}

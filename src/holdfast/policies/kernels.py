@@ -518,6 +518,12 @@ class CudaSteps:
             self._begin(there, 0)
         self._look(entries, is_same=True)
 
+    def pause(self, entries: Sequence[PagedRow | None]) -> None:
+        """Rows take what they were given, and go on by other means: where they stand must be written anew."""
+        if self._ahead:
+            self._look(_seated(entries), is_same=False)
+        self._sit([(slot, None) for slot, entry in enumerate(self._sitting) if entry is not None])
+
     def _look(self, entries: Sequence[PagedRow | None], *, is_same: bool) -> None:
         """Rows that still sit where they sat take their tokens."""
         steps, self._ahead = self._ahead, 0

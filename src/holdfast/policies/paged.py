@@ -104,10 +104,15 @@ class PagedGenerator:
         return self._finished()
 
     def _advance(self, running: list[int]) -> None:
-        if self._device is not None:
-            self._device.advance(self._rows)
-            return
         entries = [entry for slot in running if (entry := self._rows[slot]) is not None]
+        if self._device is not None:
+            if not any(entry.row.is_masked for entry in entries):
+                self._device.advance(self._rows)
+                return
+            self._device.pause(self._rows)  # masks are the host's: one step at a time
+            entries = [entry for entry in entries if entry.row.finish is None]
+            drawn_by([entry.row for entry in entries], self._last_scores(entries))
+            return
         tokens = [(entry.prompt + entry.row.ids)[-1] for entry in entries]
         places = [len(entry.prompt) + len(entry.row.ids) - 1 for entry in entries]
         spans = [
@@ -118,6 +123,13 @@ class PagedGenerator:
             torch.tensor(tokens), torch.tensor(places), lambda n, q, k, v: self.cache.attend(n, q, k, v, spans)
         )
         drawn_by([entry.row for entry in entries], self._net.logits(hidden))
+
+    def _last_scores(self, entries: Sequence[PagedRow]) -> Tensor:
+        texts = [entry.prompt + entry.row.ids for entry in entries]
+        spans = [TokenSpan(n, len(texts[n]) - 1, 1, entry.blocks) for n, entry in enumerate(entries)]
+        ids, places = [text[-1] for text in texts], [span.start for span in spans]
+        scores: Tensor = self._device.read(spans, ids, places, range(len(entries)))
+        return scores
 
     def _read(self, waiting: Sequence[int]) -> None:
         """Reads prompts, from where they are not known, some thousand tokens at a time, and draws the first tokens."""

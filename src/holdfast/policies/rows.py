@@ -14,6 +14,7 @@ from torch import Tensor
 from holdfast.contracts.errors import BadInput
 from holdfast.policies.chat_template import ChatTemplate
 from holdfast.policies.decoder import DecodeRequest
+from holdfast.policies.json_mask import BEGINNING, JsonMasks, JsonState, masks_of, walk
 from holdfast.policies.sampling import Completion, draw, log_probs, uniforms
 
 
@@ -43,6 +44,9 @@ class Row:
         self.finish: Literal["stop", "length"] | None = None
         self.left = sampling.thinking
         self.is_inside = sampling.thinking is not None and self._is_open(prompt)
+        self._json: JsonState | None = BEGINNING if sampling.is_json else None
+        self._masks: JsonMasks | None = None
+        self._is_thought = sampling.is_json and self._is_open(prompt)  # what is thought first need be no JSON
         self._stops = [stop.encode() for stop in sampling.stop]
         self._written = b""
 
@@ -66,6 +70,8 @@ class Row:
             self.left -= 1
         self.ids.append(token)
         self.logprobs.append(min(logprob, 0.0))
+        if self._json is not None:
+            self._go_on(token)
         if self._stops:
             self._written += self._template.token_bytes(token)
         if token in self._template.ends or any(stop in self._written for stop in self._stops):
@@ -73,6 +79,23 @@ class Row:
         elif len(self.ids) == self.limit:
             self.finish = "length"
         return token
+
+    @property
+    def is_masked(self) -> bool:
+        return self._json is not None
+
+    def mask(self, vocabulary: int) -> Tensor | None:
+        """[V], the tokens that may not come next; None where all may."""
+        if self._json is None or self._is_thought:
+            return None
+        self._masks = masks_of(self._template, vocabulary)
+        return self._masks.banned(self._json)
+
+    def _go_on(self, token: int) -> None:
+        if self._is_thought:
+            self._is_thought = token != (self._template.think or (0, -1))[1]
+        elif self._json is not None and self._masks is not None and token not in self._template.ends:
+            self._json = walk(self._json, self._masks.text(token))
 
     @cached_property
     def uniform(self) -> NDArray[np.float32]:
@@ -82,7 +105,7 @@ class Row:
     @property
     def is_plain(self) -> bool:
         """Whether only an end or the limit can end it, and nothing is forced."""
-        return not self._stops and (self.left is None or self._template.think is None)
+        return not self._stops and self._json is None and (self.left is None or self._template.think is None)
 
     def extend(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
         """Takes several tokens of a plain row at once, of which only the last may end it."""
@@ -110,9 +133,11 @@ def drawn_by(rows: Sequence[Row], logits: Tensor) -> Tensor:
         top_k = torch.tensor([one.top_k for one in how], device=device)
         top_p = torch.tensor([one.top_p for one in how], device=device)
     banned = None
-    if any(row.banned for row in rows):
+    if any(row.banned or row.is_masked for row in rows):
         banned = torch.zeros_like(logits, dtype=torch.bool)
         for place, row in enumerate(rows):
+            if (mask := row.mask(logits.shape[-1])) is not None:
+                banned[place] = mask.to(device)
             banned[place, row.banned] = True
     logps = log_probs(logits, temperature, top_k, top_p, banned=banned)
     uniform = torch.tensor([float(row.uniform[len(row.ids)]) for row in rows], device=device)
