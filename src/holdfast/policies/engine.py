@@ -405,7 +405,7 @@ def sampling_of(given: dict[str, Any]) -> Sampling:
         raise BadInput(
             f"sampling.{unknown[0]}",
             why="is unknown to the local model",
-            remedy=f"use tools, seed, response_format, {', '.join(NAMES)}",
+            remedy=f"use tools, seed, {', '.join(NAMES)}, response_format",
         )
     given = {name: value for name, value in given.items() if value is not None}
     stop = given.pop("stop", ())
