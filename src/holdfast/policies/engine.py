@@ -405,7 +405,7 @@ def sampling_of(given: dict[str, Any]) -> Sampling:
         raise BadInput(
             f"sampling.{unknown[0]}",
             why="is unknown to the local model",
-            remedy=f"use tools, seed, response_format, {', '.join(NAMES)}",
+            remedy=f"use tools, seed, {', '.join(NAMES)}, response_format",
         )
     given = {name: value for name, value in given.items() if value is not None}
     stop = given.pop("stop", ())
@@ -547,7 +547,6 @@ class ModelVersion:
     """One version of a model of ours as something that answers messages: see `local.Local`."""
 
     takes_seed = True
-    max_tokens = Sampling().max_tokens  # of an answer, where a call does not say
 
     def __init__(self, engine: LocalEngine, policy: Model) -> None:
         self._engine, self._policy = engine, policy
