@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.policies.engine import Local
-from holdfast.policies.model import NAMES, load_transformer
-from holdfast.policies.packaged import HERE
+from holdfast.policies.model import load_transformer
+from holdfast.policies.packaged import HERE, NAMES
 from holdfast.policies.weights import Manifest
 from holdfast.prove.estimate import wilson
 from holdfast.workloads.tooluse.agent import examine, summary

@@ -10,8 +10,8 @@ import torch
 
 from holdfast.contracts.errors import BadInput
 from holdfast.policies.lm import SPROUT, ModelShape, Transformer
-from holdfast.policies.model import NAMES, card, folder_of, load_transformer
-from holdfast.policies.packaged import HERE
+from holdfast.policies.model import card, folder_of, load_transformer
+from holdfast.policies.packaged import HERE, NAMES
 from holdfast.policies.weights import Manifest, read, save_transformer
 
 OURS = ("sprout", "sprout-weak")

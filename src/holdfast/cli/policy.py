@@ -668,7 +668,7 @@ def diff(
 def _by_itself(name: str) -> Model | None:
     """A model that is found without a store: one of the package, or a folder."""
     with needing("learn"):
-        from holdfast.policies.model import NAMES, Model
+        from holdfast.policies.model import Model
 
     return Model(name) if name in NAMES or Path(name).is_dir() else None
 

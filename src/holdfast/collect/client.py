@@ -131,19 +131,10 @@ class Client:
         body = {"model": self.model, "messages": list(messages), **sampling}
         status, answer = NO_ANSWER, None
         for number in range(1, self._tries + 1):
-            async with (
-                nullcontext(Reservation()) if self.limit is None else self.limit.reserve(messages, sampling) as held
-            ):
-                status, answer = await self._exactly(body)
-                if status == 200:
-                    call = _model_call(self.model, messages, sampling, answer, self._url)
-                    held.taken = taken_by(call)
-                elif not _may_pass(status) or status in BUSY:
-                    held.taken = (0, 0)  # what is refused is not paid; where nothing came back it may have been
-            if status == 200:
-                return (
-                    call if self.limit is None else self.limit.check_whole(call, body.get(LENGTHS[0]), is_ours=is_ours)
-                )
+            status, answer = await self._reserved(messages, sampling, body)
+            if isinstance(answer, ModelCall):
+                whole = body.get(LENGTHS[0])
+                return answer if self.limit is None else self.limit.check_whole(answer, whole, is_ours=is_ours)
             if not _may_pass(status):
                 break
             if number < self._tries:
@@ -157,6 +148,20 @@ class Client:
         if status in OURS or 300 <= status < 400:  # a redirect is not followed: it would get our key
             raise Fault(f"model endpoint {self._url}", why=why, remedy="check --base-url, --model and the API key")
         raise ModelRefused(f"model {self.model}", why=why)
+
+    async def _reserved(
+        self, messages: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any], body: Mapping[str, Any]
+    ) -> tuple[int, Any]:
+        """One request within the limit, if there is one: the call where it was answered, else what was said."""
+        within = nullcontext(Reservation()) if self.limit is None else self.limit.reserve(messages, sampling)
+        async with within as held:
+            status, answer = await self._exactly(body)
+            if status == 200:
+                answer = _model_call(self.model, messages, sampling, answer, self._url)
+                held.taken = taken_by(answer)
+            elif not _may_pass(status) or status in BUSY:
+                held.taken = (0, 0)  # what is refused is not paid; where nothing came back it may have been
+        return status, answer
 
     async def _way_to_limit(self) -> ThinkingControl:
         """Read once from the list of models; a server that it does not name is only asked to think less."""
@@ -196,7 +201,7 @@ class Client:
             names = [str(one.get("id")) for one in listed_models(json.loads(text))] if status == 200 else []
         except ValueError:
             names = []
-        if self.model in names or _may_pass(status):
+        if self.model in names or status in (NO_ANSWER, *BUSY):
             return
         status, answer = await self._exactly({"model": self.model, **PROBE})
         remedy = None
@@ -248,7 +253,13 @@ class Client:
                         return NO_ANSWER, f"an answer of more than {LARGEST} bytes"
                 return response.status, content.decode(errors="replace")
         except aiohttp.ClientConnectorError as error:
+<<<<<<< HEAD
             return NO_ANSWER, f"cannot connect: {reason_of(error.os_error)}"
+=======
+            number = error.errno or 0  # of a name that nobody knows it is below 0
+            reason = os.strerror(number) if number > 0 else str(error.os_error)
+            return NO_ANSWER, f"cannot connect to {error.host}:{error.port}: {reason}"
+>>>>>>> i17b
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return NO_ANSWER, f"{type(error).__name__}: {error}".rstrip(": ")
 

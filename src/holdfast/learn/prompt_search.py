@@ -488,9 +488,9 @@ class Race:
             if not any(known[other] != known[arm] and _is_beaten(known[arm], known[other]) for other in tried)
         ]
 
-    def _objectives(self, arm: int) -> tuple[float, float, float]:
-        """More is better in each."""
-        return tuple(  # type: ignore[return-value]
+    def _objectives(self, arm: int) -> tuple[float, ...]:
+        """Reward, tokens and seconds; more is better in each."""
+        return tuple(
             sign * fsum(d) / len(d)
             if (d := _paired(getattr(self.arms[arm], name), getattr(self.arms[0], name)))
             else 0.0

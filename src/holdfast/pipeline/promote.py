@@ -158,8 +158,8 @@ def evidence_from(
     found: ComparisonResult, how: ComparisonConfig, *, policy: str, suite: str, versions: tuple[str, str]
 ) -> Evidence:
     """What was measured, as evidence; the rest is for the caller to add."""
-    names = {"policy": policy, "baseline": versions[0], "candidate": versions[1], "suite": suite}
-    return Evidence(**names, **figures_of(found, how))
+    baseline, candidate = versions
+    return Evidence(policy=policy, baseline=baseline, candidate=candidate, suite=suite, **figures_of(found, how))
 
 
 def figures_of(found: ComparisonResult, how: ComparisonConfig) -> dict[str, Any]:

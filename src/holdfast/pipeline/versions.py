@@ -17,6 +17,7 @@ from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.policy import Policy, files_of, policy_from, policy_record
 from holdfast.contracts.release import Release
+from holdfast.policies.packaged import NAMES
 from holdfast.policies.prompt import Prompt
 from holdfast.store.sql import number as number_in
 from holdfast.store.store import Store
@@ -50,8 +51,6 @@ def resolve(store: Store, name: str) -> Version:
     _, mark, place = name.rpartition("@")
     if mark and place.isdecimal() and not Path(name).is_dir():
         return _release(store, store.releases.get(name))
-    from holdfast.policies.model import NAMES
-
     if name in NAMES:
         return _at(name, name)
     if Path(name).is_dir():
@@ -84,8 +83,6 @@ def endpoint_model(store: Store, release: Release) -> str | None:
 
 def is_near(store: Store, model: str) -> bool:
     """Whether it names weights of this machine: a model of the package, a folder, a release or a checkpoint."""
-    from holdfast.policies.model import NAMES
-
     if model in NAMES or Path(model).is_dir() or "@" in model:
         return True
     try:
@@ -166,7 +163,7 @@ def _sha256(folder: Path) -> str:
 
 def _checkpoint(store: Store, name: str, identity: str) -> Version:
     from holdfast.policies import weights
-    from holdfast.policies.model import HUB, NAMES, Model
+    from holdfast.policies.model import HUB, Model
 
     try:
         found = store.checkpoints.get(identity)
@@ -242,8 +239,6 @@ def _digest(value: Any) -> str:
 
 def source_of(store: Store, name: str, model: str | None = None) -> tuple[str, dict[str, Any]]:
     """What a release would be registered with: its source, and a manifest that names the bytes."""
-    from holdfast.policies.model import NAMES
-
     if name.startswith("resources:"):
         text = name.partition(":")[2]
         if not text.isdecimal() or model is None:

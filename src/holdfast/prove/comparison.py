@@ -541,13 +541,10 @@ def verdict(
     kept = f"safety worse by at most {margin:g} {words[safe.outcome]}"
     lacking = () if len(safety) else (f"{kept}: safety was measured on no task",)
     reasons = (*proved, *lacking, *(f"{kept}: {reason}" for reason in safe.reasons))
-    parts = {"gain": main.outcome, "safety": safe.outcome}
-    if Outcome.REJECT in parts.values():
-        return Verdict(outcome=Outcome.REJECT, reasons=reasons, **parts)
-    if main.outcome is safe.outcome is Outcome.PROMOTE:
-        return Verdict(outcome=Outcome.PROMOTE, reasons=reasons, **parts)
-    needs = seeds * max(main.needs or 0, safe.needs or 0)
-    return Verdict(outcome=Outcome.HOLD, reasons=reasons, needs=needs, **parts)
+    both = {main.outcome, safe.outcome}
+    outcome = Outcome.REJECT if Outcome.REJECT in both else Outcome.HOLD if Outcome.HOLD in both else Outcome.PROMOTE
+    needs = seeds * max(main.needs or 0, safe.needs or 0) if outcome is Outcome.HOLD else None
+    return Verdict(outcome=outcome, reasons=reasons, needs=needs, gain=main.outcome, safety=safe.outcome)
 
 
 def with_safety(
