@@ -253,13 +253,7 @@ class Client:
                         return NO_ANSWER, f"an answer of more than {LARGEST} bytes"
                 return response.status, content.decode(errors="replace")
         except aiohttp.ClientConnectorError as error:
-<<<<<<< HEAD
             return NO_ANSWER, f"cannot connect: {reason_of(error.os_error)}"
-=======
-            number = error.errno or 0  # of a name that nobody knows it is below 0
-            reason = os.strerror(number) if number > 0 else str(error.os_error)
-            return NO_ANSWER, f"cannot connect to {error.host}:{error.port}: {reason}"
->>>>>>> i17b
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return NO_ANSWER, f"{type(error).__name__}: {error}".rstrip(": ")
 
