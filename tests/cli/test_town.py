@@ -23,6 +23,7 @@ from holdfast.cli.options import StoreOptions
 from holdfast.cli.town import NATURES, badges, check_writable, clock_time, town
 from holdfast.cli.town_school import _again, _verdict, warn
 from holdfast.contracts.errors import BadInput
+from holdfast.store.store import open_store
 from tests.cli.conftest import Cli, ended, first_line, running, until
 from tests.town.small import hamlet
 
@@ -218,6 +219,14 @@ def test_a_school_that_is_killed_goes_on_by_the_same_command(cli: Cli, rules: Pa
         reasons = lines[place + 1 : lines.index("next:")]
         assert reasons and all(re.match(r"  \w+$|    \S", line) for line in reasons)
     assert lines[0].startswith("run-2-") and any(line.strip().startswith("clone") for line in lines)
+
+
+def test_a_town_follows_what_is_live_and_without_it_lives_by_scripts(cli: Cli, here: Path) -> None:
+    with open_store(here / "s.db", create=True):
+        pass
+    words = ("town", "run", "--days", 0.05, *FEW, "--json")
+    followed = cli(*words, "--policy", "live", "--store", here / "s.db")
+    assert followed.code == 0 and followed.json["state"] == cli(*words).json["state"]
 
 
 def test_the_command_that_goes_on_can_be_pasted() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import platform
 import secrets
 import tempfile
@@ -16,7 +17,6 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any
 
-from click import get_current_context
 from typer import Argument, Option
 
 from holdfast.cli import town_school
@@ -151,7 +151,7 @@ def _driven_by(how: TownOptions, rules: Rules) -> dict[str, Any]:
         from holdfast.workloads.townschool import VARIANT, LiveMind, mind_of
     opened = town_school.taught(StoreOptions(how.store, how.project))
     if how.policy == "live":  # it is looked at again and again, until the command ends
-        get_current_context().call_on_close(opened.close)
+        atexit.register(opened.close)
         return {"mind": LiveMind(opened, rules), "variant": VARIANT}
     with opened:
         return {"mind": mind_of(opened, how.policy, rules), "variant": VARIANT}
