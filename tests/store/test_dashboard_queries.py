@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from math import isclose
+from typing import Any
 
 import pytest
 from sqlalchemy import Executable
@@ -10,6 +11,7 @@ from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import DONE, AttemptState, OutcomeKind, RolloutState, Split
 from holdfast.contracts.run import LEGACY_STEP
 from holdfast.store import dashboard_queries
+from holdfast.store.sql import Transaction
 from holdfast.store.store import open_store
 from tests.conftest import Files
 from tests.store.scene import AT_ONCE, Scene, checkpoint, serving, signal, span
@@ -260,6 +262,28 @@ def test_a_large_run_is_counted_a_part_at_a_time(scene: Scene, monkeypatch: pyte
     first = scene.store.figures.totals(scene.run, most=3)
     assert first.is_whole is not is_sqlite
     assert_right(scene, looks=4, most=3)
+
+
+def test_what_a_look_reads_does_not_grow_with_what_waits(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dashboard_queries, "HOLES", 5)
+    if not scene.store.db.engine.name == "sqlite":
+        return  # the other engine counts all of it, every time
+    scene.enqueue(*(f"t{place}" for place in range(60)))
+    scene.enqueue("first", priority=1)
+    scene.finish(scene.claim(), AttemptState.SUCCEEDED, reward=1.0)
+    for _ in range(20):
+        assert_right(scene)
+    pages, read = list[int](), Transaction.all
+
+    def counted(view: Transaction, statement: Any, params: Any) -> Any:
+        found = read(view, statement, params)
+        if statement is dashboard_queries.OPENED:
+            pages.append(len(found))
+        return found
+
+    monkeypatch.setattr(Transaction, "all", counted)
+    assert_right(scene)
+    assert 0 < sum(pages) <= 2 * 5  # of two looks, the lowest ones
 
 
 def test_looking_at_one_run_leaves_out_the_others(scene: Scene) -> None:

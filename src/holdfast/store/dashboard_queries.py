@@ -172,7 +172,7 @@ class RunTally:
         low = view.one(LAST_ROLLOUT, {"run": self.run})[0] or 0
         for status in OPEN:
             last, is_more = 0, True
-            while is_more and last <= self.counted_to:  # of what was counted, all that is open is told apart
+            while is_more and (not last or last < self.counted_to):  # all that is open of what was counted
                 keys = view.all(OPENED, {"run": self.run, "status": str(status), "after": last, "most": HOLES})
                 found |= {row[0]: str(status) for row in keys}
                 is_more = len(keys) == HOLES
