@@ -55,10 +55,10 @@ def numbers(text: str) -> tuple[str, ...]:
     return tuple(word for word in text.split() if _DIGIT.search(word))
 
 
-def ngrams(text: str, n: int = WORDS) -> Runs:
-    """The runs of n words of a normalised text; a shorter text is one run."""
+def ngrams(text: str) -> Runs:
+    """The runs of three words of a normalised text; a shorter text is one run."""
     words = text.split()
-    return frozenset(hash(" ".join(words[at : at + n])) for at in range(max(1, len(words) - n + 1)))
+    return frozenset(hash(" ".join(words[at : at + WORDS])) for at in range(max(1, len(words) - WORDS + 1)))
 
 
 def jaccard(one: Runs, other: Runs) -> float:
@@ -113,8 +113,8 @@ class Match:
     contained: float  # share of that text's runs which this one has
 
 
-def nearest(texts: Iterable[str], among: Sequence[str], *, least: float = LEAST) -> list[Match | None]:
-    """For each text the nearest of the others: the one of which it holds the greatest part, at least `least`. A short
+def nearest(texts: Iterable[str], among: Sequence[str]) -> list[Match | None]:
+    """For each text the nearest of the others: the one of which it holds the greatest part, at least `LEAST`. A short
     task inside a long conversation is found as well as a copy; `jaccard` tells them apart."""
     others = [ngrams(normalise(text)) for text in among]
     index: dict[int, list[int]] = defaultdict(list)
@@ -130,7 +130,7 @@ def nearest(texts: Iterable[str], among: Sequence[str], *, least: float = LEAST)
             for place, count in shared.items()
         )
         near = max(matches, key=lambda one: (one.contained, one.jaccard, -one.place), default=None)
-        found.append(near if near is not None and near.contained >= least else None)
+        found.append(near if near is not None and near.contained >= LEAST else None)
     return found
 
 
