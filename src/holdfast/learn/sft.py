@@ -673,11 +673,8 @@ class SFT:
         """The updates up to the next checkpoint."""
         if not ctx.features.learning:
             return state.next(metrics={"phase": self.phase, "skipped": SWITCHED_OFF})
-        try:
+        with self.learner.undone_on_failure():
             return self._learn(state, data, ctx)
-        except BaseException:
-            self.learner.forget()
-            raise
 
     def _learn(self, state: AlgorithmState, data: Dataset, ctx: LearnContext) -> AlgorithmState:
         every, total = self._every(data.units), self.updates(data.units)
