@@ -29,12 +29,16 @@ _HELD = str.maketrans("-*/%", "\u2212\u00d7\u00f7\u2052")  # of the category of 
 _DIGIT = re.compile(r"\d")
 
 
+def visible(text: str) -> str:
+    """The text as a reader sees it: one form of each letter (NFKC), and no letters of no width."""
+    if text.isascii():
+        return text
+    return "".join(letter for letter in normalize("NFKC", text) if category(letter) != "Cf")
+
+
 def normalise(text: str) -> str:
     """The words and symbols of a text: NFKC, without case, invisible characters, punctuation and extra spaces."""
-    shown = text
-    if not text.isascii():
-        shown = "".join(letter for letter in normalize("NFKC", text) if category(letter) != "Cf")
-        shown = normalize("NFKC", shown.casefold())
+    shown = text if text.isascii() else normalize("NFKC", visible(text).casefold())
     shown = _OPERATOR.sub(lambda found: found[1].translate(_HELD), " ".join(shown.casefold().split()))
     return " ".join(word for word in _WORD.findall(shown) if word[0].isalnum() or category(word)[0] in "SM")
 

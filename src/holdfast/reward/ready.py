@@ -26,6 +26,7 @@ from holdfast.contracts.judgement import Calibration, EvalItem, Grade, Judgement
 from holdfast.contracts.reward import Reward
 from holdfast.contracts.scorer import Trace, label_of, prompt_of
 from holdfast.contracts.shapes import DoubledKey, unique_keys
+from holdfast.contracts.similar import visible
 from holdfast.reward import safety
 from holdfast.reward.evidence import with_tool_calls
 from holdfast.reward.judges.judge import (
@@ -94,8 +95,7 @@ def _bare(text: str) -> str:
 
 def _folded(text: str) -> str:
     """One form of each letter, one case, single spaces; letters of no width are none."""
-    seen = "".join(letter for letter in normalize("NFKC", text) if category(letter) != "Cf")
-    return " ".join(normalize("NFKC", seen.casefold()).split())
+    return " ".join(normalize("NFKC", visible(text).casefold()).split())
 
 
 def _letter(letter: str, is_of_number: bool) -> str:
