@@ -108,36 +108,6 @@ def near_duplicates(
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
-    """The text of another collection that is nearest to one."""
-
-    place: int  # in that collection
-    jaccard: float
-    contained: float  # share of that text's runs which this one has
-
-
-def nearest(texts: Iterable[str], among: Sequence[str]) -> list[Match | None]:
-    """For each text the nearest of the others: the one of which it holds the greatest part, at least `LEAST`. A short
-    task inside a long conversation is found as well as a copy; `jaccard` tells them apart."""
-    others = [ngrams(normalise(text)) for text in among]
-    index: dict[int, list[int]] = defaultdict(list)
-    for place, runs in enumerate(others):
-        for run in runs:
-            index[run].append(place)
-    found: list[Match | None] = []
-    for text in texts:
-        mine = ngrams(normalise(text))
-        shared = Counter(place for run in mine for place in index.get(run, ()))
-        matches = (
-            Match(place, count / (len(mine) + len(others[place]) - count), count / len(others[place]))
-            for place, count in shared.items()
-        )
-        near = max(matches, key=lambda one: (one.contained, one.jaccard, -one.place), default=None)
-        found.append(near if near is not None and near.contained >= LEAST else None)
-    return found
-
-
 LONG = 8  # runs: a shorter text inside another one is no copy of it
 SAME = 0.7  # of the runs of a held-out text, those that a copy has: a changed word takes three
 RARE, RARE_SHARE = 4, 0.01  # a run in more texts than that, or in more than that share, stands around many tasks
