@@ -21,7 +21,6 @@ from holdfast.collect.rows import Origin, SourceRow, read_rows
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import TASK_NAME_RULE, Split, is_task_name
 from holdfast.contracts.shapes import kind_of
-from holdfast.contracts.similar import text_of
 from holdfast.contracts.task import TaskItem, canonical, leaked_tasks, task_texts
 
 Column = str | Literal[False] | None  # a name; False: no such column; None: the usual name, if it is there
@@ -596,7 +595,24 @@ def _as_leaks(groups: Iterable[_Group]) -> tuple[Leak, ...]:
 
 def _normal(value: Any) -> str:
     """The value as text without case, digits and the number of spaces."""
-    return _DIGITS.sub("0", " ".join(text_of(value).casefold().split()))
+    parts: list[str] = []
+    ahead = [value]
+    while ahead:
+        part = ahead.pop()
+        if isinstance(part, str):
+            parts.append(part)
+        elif isinstance(part, dict):
+            parts.append("{")
+            ahead.append("}")
+            for key in sorted(part, reverse=True):
+                ahead += (part[key], key)
+        elif isinstance(part, list):
+            parts.append("[")
+            ahead.append("]")
+            ahead += reversed(part)
+        else:
+            parts.append("0" if isinstance(part, int | float) and not isinstance(part, bool) else str(part))
+    return " ".join(_DIGITS.sub("0", " \0 ".join(parts).casefold()).split())
 
 
 def _refuse_leak(drafts: Sequence[_Draft], leaks: Sequence[Leak], *, by_share: bool) -> NoReturn:
