@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from holdfast.contracts.artifacts import sync
 from holdfast.contracts.errors import BadInput, boundary
 from holdfast.policies import causal_lm, lora, tokens
 from holdfast.policies.causal_lm import CausalLM
@@ -33,7 +34,6 @@ from holdfast.policies.lm import EPSILON, ROTARY_BASE, ModelShape, Transformer
 from holdfast.policies.paged import PagedGenerator
 from holdfast.policies.rows import Row, drawn_by
 from holdfast.policies.sampling import Completion
-from holdfast.policies.weights import sync
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
