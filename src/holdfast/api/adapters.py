@@ -592,7 +592,7 @@ class DspyMetric:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON: records of pydantic by their fields, anything else that is no JSON by its text."""
+    """Converts a value to JSON: pydantic records by their fields, other objects by their text."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if callable(dump := getattr(value, "model_dump", None)):

@@ -46,14 +46,13 @@ from holdfast.contracts.rollout import Split
 from holdfast.contracts.task import TaskItem
 from holdfast.learn.prompt_search import PromptSearch
 from holdfast.pipeline import improve as loop
-from holdfast.pipeline.alpha_account import at_charge
 from holdfast.pipeline.collect import collect as collect_step
 from holdfast.pipeline.control import EnvProof, improve_env
 from holdfast.pipeline.held_out import HeldOut, check_cluster
 from holdfast.pipeline.more import (
     anchor_sides,
-    candidate_of,
     end_of,
+    request_again,
     samples_of,
     tell_anchor,
     unfinished_after,
@@ -62,7 +61,7 @@ from holdfast.pipeline.more import (
 from holdfast.pipeline.paired import KIND, Continued, PairedEvaluation, charge_in, how_of, measured, policies_of
 from holdfast.pipeline.paired import compare as compare_step
 from holdfast.pipeline.plan import forecast_of, tell
-from holdfast.pipeline.promote import PromotionRequest, comparison_config_from, criteria_from, promote
+from holdfast.pipeline.promote import comparison_config_from, promote
 from holdfast.pipeline.prompts import connected, paid_by, proof_part, searching, too_small
 from holdfast.pipeline.prove import ProveConfig, prove
 from holdfast.pipeline.run import DurableRun as Driven
@@ -190,7 +189,7 @@ def start(
 
 
 def _forecast(place: StoreAddress, spec: loop.Spec) -> Forecast:
-    """With what the store knows of the line: its account and how the live version did."""
+    """Forecasts the proof with what the store knows of the line: its account and the live version's rate."""
     try:
         store = place.open()
     except NotFound:  # there is none yet
@@ -612,30 +611,10 @@ def _decided(
     setup: Setup, spec: loop.Spec, result: Result, evaluation: PairedEvaluation, store: Store, run: Run
 ) -> Result:
     """All that is measured by now, judged as it was judged before."""
-    assert result.release is not None
-    last = loads(Evidence, store.blobs.get(str(result.details["evidence"])))
-    release = store.releases.get(result.release)
-    kept = samples_of(store, release) or {}
-    so_far, charge = measured(store, run.id), charge_in(store, run.id)
-    candidate = candidate_of(store, release, last, so_far, run=run.id, suite=evaluation.suite, charge=charge)
-    how = min(evaluation.how, at_charge(evaluation.how, charge), key=lambda one: one.alpha)
-    request = PromotionRequest(
-        candidate=candidate,
-        how=replace(how, asked=how.asked + 1),
-        criteria=criteria_from(kept["criteria"]),
-        reports=store.reports,
-        now=time.time(),
-        to=spec.stage,
-    )
+    release, charge = store.releases.get(str(result.release)), charge_in(store, run.id)
+    about: dict[str, Any] = {"run": run.id, "suite": evaluation.suite, "charge": charge, "to": spec.stage}
+    request = request_again(store, release, measured(store, run.id), **about, now=time.time())
     told = asyncio.run(promote(store, request, clock=time.time, who=who()))
     evidence = loads(Evidence, store.blobs.get(str(told["evidence"])))
-    return Result(
-        run,
-        decode(Decision, told["decision"]),
-        result.candidate,
-        Proof(evidence, Path(told["proof"])),
-        result.release,
-        told,
-        result.more,
-        result.anchored,
-    )
+    decision, proof = decode(Decision, told["decision"]), Proof(evidence, Path(told["proof"]))
+    return replace(result, run=run, decision=decision, proof=proof, details=told)

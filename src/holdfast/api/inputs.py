@@ -139,7 +139,7 @@ class Waived:
 
 
 def options_of(given: Mapping[str, Any], *allowed: str) -> Options:
-    """With the defaults; what is unknown or impossible is refused."""
+    """Adds the defaults to the given options; unknown or impossible ones are refused."""
     known = [*allowed, "tool_reward", "workers", "timeout_s", "seed", "deterministic", "vllm", "store", "project"]
     for name in given:
         if name == "privacy":
@@ -192,7 +192,7 @@ def held_out(tasks: TaskSet, *, least: int = 2) -> list[HeldOut]:
 
 
 def measured_on(tasks: TaskSet) -> list[HeldOut]:
-    """Where nothing is learnt: the held-out tasks, or all of them where none are held out."""
+    """Returns the tasks of a comparison: the held-out ones, or all where none are held out."""
     found = tasks.held_out or tasks.train
     if len(found) < 2:
         raise BadInput("tasks", why="there is one task alone", remedy="a comparison needs many")
@@ -270,7 +270,7 @@ def unscored(row: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, 
 
 
 def scorers_from(given: Any) -> list[Scorer]:
-    """One function alone, or one name, is the gate."""
+    """Makes scorers of what was given; a single function or name is the gate."""
     if isinstance(given, str | Mapping) or callable(given) or not isinstance(given, Sequence):
         given = [given]
     made = [load_scorer(one, connect=_judge) for one in given]
@@ -370,7 +370,7 @@ def policy_from(given: Any, model: str | None) -> Policy:
 
 
 def engine_for(policies: Sequence[Policy], base_url: str | None, options: Options) -> Engine:
-    """Who answers for them: models of ours in this process, others at their address."""
+    """Makes the engine: our models answer in this process, others at their address."""
     clients: dict[str, Complete] = {}
 
     def connect(model: str) -> Complete:
@@ -415,7 +415,7 @@ def client(model: str, base_url: str | None = None) -> Complete:
 
 
 def described(value: Any) -> Any:
-    """As plain JSON: functions by their name and the hash of their source, policies and records by their content."""
+    """Describes a value as plain JSON: functions by name and source hash, policies and records by content."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, Mapping):

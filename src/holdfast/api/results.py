@@ -65,7 +65,7 @@ class Proof(Shown):
 
     @property
     def comparisons(self) -> Mapping[str, Compared]:
-        """By metric; each turned so that above 0 the candidate is better."""
+        """The comparisons by metric; above 0 the candidate is better."""
         return self.evidence.comparisons
 
     @property
@@ -242,7 +242,7 @@ class Comparison(Shown):
 
     @property
     def difference(self) -> float:
-        """Of what has to improve: b less a."""
+        """The difference in what has to improve: b less a."""
         return self.comparisons[self.how.primary].difference
 
     def blocks(self) -> Sequence[Block]:
@@ -265,7 +265,7 @@ class Comparison(Shown):
 def comparison_of(
     store: Store, run: Run, names: tuple[str, str], how: ComparisonConfig, waived: str | None
 ) -> Comparison:
-    """Of a run that compared two things."""
+    """Reads the comparison that a run made."""
     steps = [one for one in store.steps.of_run(run.id) if "episodes" in one.body]
     looks = looks_in(steps)
     if not looks:
@@ -360,7 +360,7 @@ def _measured(run: Run, lowest: float) -> _Side:
 
 
 def _range(both: Sequence[Sequence[Episode]], primary: str) -> tuple[float, float]:
-    """From 0 to 1, unless rewards go beyond. Where they decide, such a range is a promise that the caller makes."""
+    """Returns 0 to 1, or the seen range where rewards do not decide; where they do, the caller has to promise one."""
     rewards = [one.reward for side in both for one in side]
     low, high = min(rewards, default=0.0), max(rewards, default=1.0)
     if primary != "reward" or (low >= 0.0 and high <= 1.0):

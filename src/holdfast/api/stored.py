@@ -531,15 +531,15 @@ def scoring_name(store: Store, run: str, name: str | None, prefix: str = "rescor
 
 
 def set_beside(
-    found: Run,
+    run: Run,
     store: Store,
     decided: Sequence[ScoredRollout],
     results: Sequence[Rescored],
     name: str,
-    told: Mapping[str, Any],
+    settings: Mapping[str, Any],
 ) -> Rescoring:
     """Keep another scoring of a run's rollouts, and compare it with what they were given."""
-    store.scorings.add(found.id, name, told, [(one.id, one.signals) for one in results], who=who(), now=time.time())
+    store.scorings.add(run.id, name, settings, [(one.id, one.signals) for one in results], who=who(), now=time.time())
     old = {one.rollout: one.signals for one in decided}
     failed = [one.rollout for one in decided if one.status is RolloutState.FAILED]
     new = {one.id: one.signals for one in results}
@@ -547,8 +547,8 @@ def set_beside(
     pairs = {rollout: (arm.arm, arm.task) for rollout, arm in arms.items()}
     compared = compare_scorings(old, new, arms=pairs or None, failed=failed)
     errors = {one.id: one.error for one in results if one.error is not None}
-    verdicts = (_verdict(decided, arms, old, found.id), _verdict(decided, arms, new, found.id))
-    return Rescoring(found, name, compared, errors, *verdicts)
+    verdicts = (_verdict(decided, arms, old, run.id), _verdict(decided, arms, new, run.id))
+    return Rescoring(run, name, compared, errors, *verdicts)
 
 
 def _stored(one: ScoredRollout) -> StoredRollout:
@@ -573,7 +573,7 @@ class _Arm:
 
 
 def _arms_of(decided: Sequence[ScoredRollout]) -> dict[str, _Arm]:
-    """By rollout, of the last proof in the run; none where it proved nothing."""
+    """Finds the arm, task and seed of each rollout of the run's last proof; empty where it proved nothing."""
     found = {}
     for one in decided:
         name = one.rollout.partition("/")[2]
@@ -614,17 +614,17 @@ def _verdict(
     return found
 
 
-def experience_of(one: ScoredRollout, run: str, signals: Sequence[RewardTerm]) -> Experience:
+def experience_of(rollout: ScoredRollout, run: str, signals: Sequence[RewardTerm]) -> Experience:
     return Experience(
-        rollout=one.rollout,
+        rollout=rollout.rollout,
         run=run,
-        task=one.rollout,
-        split=one.split,
+        task=rollout.rollout,
+        split=rollout.split,
         is_final=True,
-        state=one.status,
-        spans=one.spans,
+        state=rollout.status,
+        spans=rollout.spans,
         breakdown=RewardBreakdown(signals=tuple(signals)),
-        input=one.input,
+        input=rollout.input,
     )
 
 

@@ -182,7 +182,7 @@ def set_(
         if whole is not None or {"variants", "rules", "off"}.intersection(given):
             _refuse_in_experiment(opened, name, at)
         before = {flag.name: flag for flag in opened.flags.all()}
-        flag = whole or (replace(before[name], **given) if name in before else _made(name, given))
+        flag = whole or (replace(before[name], **given) if name in before else _new_flag(name, given))
         check(flag, before)
         after = opened.flags.put(flag, who=who(), why=why, now=time.time(), seen=before.get(name)).result()
     return _answer(after, f"{'changed' if name in before else 'made'}, {_state(after)}: {_rules(after)}")
@@ -293,7 +293,7 @@ def init(at: StoreOptions, why: Why = "the flags that a project begins with") ->
 
 
 def _refuse_in_experiment(store: Store, name: str, at: StoreOptions) -> None:
-    """Who gets what is the experiment's while it runs; the kill switch and `disable` work all the same."""
+    """Refuses changes while an experiment decides who gets what; the kill switch and `disable` still work."""
     if trial := flags.running(store.trials.all(), time.time()).get(name):
         why, stop = f"experiment {trial.name} decides who gets what", f"holdfast release experiment stop {name}{at}"
         raise BadInput(f"flag {name}", why=why, remedy=f"end that first: {stop}; or kill the flag")
@@ -323,7 +323,7 @@ def _change(store: Store, name: str, change: Callable[[Flag], Flag], why: str) -
     raise AssertionError("unreachable")
 
 
-def _made(name: str, given: dict[str, Any]) -> Flag:
+def _new_flag(name: str, given: dict[str, Any]) -> Flag:
     variants = given.setdefault("variants", {"on": True, "off": False})
     if "off" not in given and "off" not in variants:
         what = f"flag {name}: variants {', '.join(variants)}"

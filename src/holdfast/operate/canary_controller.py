@@ -137,17 +137,17 @@ def sample_ratio(trial: Experiment, served: Sequence[ServedRequest]) -> Reason |
     return Reason(code="canary_sample_ratio_mismatch", text=f"{text}; find out who is missing, and begin again")
 
 
-def lacking(found: GuardStatus, limits: GuardLimits) -> tuple[str, ...]:
+def lacking(status: GuardStatus, limits: GuardLimits) -> tuple[str, ...]:
     """What each undecided metric still needs, in words."""
     undecided = (
-        f"{NAMES.get(name, name)}: {_lack(one, limits)}" for name, one in found.readings.items() if one.state == "open"
+        f"{NAMES.get(name, name)}: {_lack(one, limits)}" for name, one in status.readings.items() if one.state == "open"
     )
-    return (*(reason.text for reason in found.void), *undecided)
+    return (*(reason.text for reason in status.void), *undecided)
 
 
-def has_no_answers(found: GuardStatus) -> bool:
+def has_no_answers(status: GuardStatus) -> bool:
     """Whether nothing is known of what it answers: no service sends it requests."""
-    return not found.breaches and all(one.canary is None for one in found.readings.values())
+    return not status.breaches and all(one.canary is None for one in status.readings.values())
 
 
 def _lack(reading: GuardReading, limits: GuardLimits) -> str:

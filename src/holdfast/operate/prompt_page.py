@@ -56,7 +56,7 @@ def _gathered(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def prompt_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[tuple[str, tuple[Piece, ...]], ...]:
-    """Of every text that differs."""
+    """Lists the changes of every text that differs."""
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     return tuple((name, text_changes(str(before.get(name, "")), str(after.get(name, "")))) for name in names)
 

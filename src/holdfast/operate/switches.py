@@ -34,7 +34,7 @@ def snapshot_of(store: Store, *, clock: Clock, environment: Environment) -> Snap
 
 
 def snapshot_at(url: str, project: str, *, clock: Clock, environment: Environment) -> Snapshot:
-    """Of a store that may be missing or of an older schema: then no flag is set."""
+    """Reads the flags of a store; where it is missing or of an older schema, no flag is set."""
     try:
         with open_store(url, project=project, create=False, migrate=False) as opened:
             return snapshot_of(opened, clock=clock, environment=environment)

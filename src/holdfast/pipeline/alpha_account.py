@@ -270,17 +270,17 @@ def charge_of(store: Store, policy: str, run: str, iteration: int | None = None)
     return next((one for one in known if (one.run, one.iteration) == (run, iteration)), None)
 
 
-def at_charge(how: ComparisonConfig, found: Charge | None) -> ComparisonConfig:
+def at_charge(how: ComparisonConfig, test: Charge | None) -> ComparisonConfig:
     """The same comparison with the α that its test has. Safety is asked of each candidate alone, at the whole α."""
-    if found is None:
+    if test is None:
         return how
     whole = how.uncharged_alpha  # whoever decides more strictly than was charged is not made looser by it
-    return replace(how, alpha=found.alpha * min(1.0, whole / found.of), safety_alpha=whole)
+    return replace(how, alpha=test.alpha * min(1.0, whole / test.of), safety_alpha=whole)
 
 
-def at_test(config: ProveConfig, found: Charge | None) -> ProveConfig:
+def at_test(config: ProveConfig, test: Charge | None) -> ProveConfig:
     """The same with a chance of its own for every further test on the same tasks: what both versions draw is the same,
     and what the live version drew before is not drawn once more."""
-    if found is None or found.number == 1:
+    if test is None or test.number == 1:
         return config
-    return replace(config, chance=f"{config.chance}~{found.number}")
+    return replace(config, chance=f"{config.chance}~{test.number}")

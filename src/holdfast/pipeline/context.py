@@ -74,7 +74,7 @@ def no_agent(task: Any, context: Any) -> Any:
 
 
 class Runtime:
-    """Of one run, in this process."""
+    """Where the agents of one run are executed in this process, and who answers for its policies."""
 
     def __init__(
         self,
@@ -125,12 +125,12 @@ class Runtime:
         return actor
 
     def versions(self) -> list[str]:
-        """Those that can be answered for here: work of any other is left to whoever has opened it."""
+        """Lists the versions that are open here; work of other versions is left to the process that opened them."""
         with self._lock:
             return list(self._actors)
 
     def complete(self, version: str | None) -> Complete | None:
-        """Who answers for a version; a rollout from before versions were carried is answered by the last one opened."""
+        """Returns the model of a version; an old rollout without a version gets the one that was opened last."""
         with self._lock:
             if version is None:
                 return next((one.complete for one in reversed(self._actors.values())), None)
@@ -220,7 +220,7 @@ class Driven(Protocol):
 
 
 class StepContext:
-    """One per step that is computed."""
+    """What the function of one step may use."""
 
     def __init__(self, run: Driven, name: str, *, is_again: bool = False) -> None:
         self._run, self.name = run, name
@@ -262,7 +262,7 @@ class StepContext:
 
     @property
     def features(self) -> Features:
-        """Of the run, as they are now; as they were, where a step that has learnt is computed again."""
+        """The features of the run now; all of them while a step that has learnt is recomputed."""
         return ALL_ON if self._is_again else self._run.flags().features(run_unit(self.run))
 
     @property

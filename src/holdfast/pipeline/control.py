@@ -144,7 +144,7 @@ def _policy_settings(policy: Any) -> dict[str, Any]:
 
 
 def held_out_seeds(seed: int, episodes: int) -> range:
-    """Those of a run with this seed: no two runs' overlap, where their seeds differ by less than BLOCKS."""
+    """Returns the held-out seeds of a run; two runs share none if their seeds differ by less than BLOCKS."""
     first = HELD_OUT + (seed % BLOCKS) * MOST_EPISODES
     return range(first, first + episodes)
 
@@ -270,7 +270,7 @@ def _player(called: str, make: Callable[[int], Any], described: Described, proof
 
 
 def _prove(proof: EnvProof, reward_range: tuple[float, float]) -> ProveConfig:
-    """One try at each seed: what a network takes for best, in an environment with the same seed, is always the same."""
+    """Tries each seed once: the best action of a network in an environment with the same seed is always the same."""
     how, least = env_comparison_config(proof, reward_range), _criteria(proof, reward_range).least
     return ProveConfig(how=how, seeds=(0,), batch=proof.batch, least=least, timeout_s=None)
 

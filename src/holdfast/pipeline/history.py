@@ -133,7 +133,7 @@ def _names(store: Store, charge: Charge) -> dict[str, str]:
 
 
 def _tries(store: Store, charge: Charge, source: str) -> list[Episode]:
-    """As far as the test has been looked at; nothing of what is lost."""
+    """Reads the episodes of the version as far as the test was looked at; lost ones are left out."""
     try:
         steps = [one for one in store.steps.of_run(charge.run) if isinstance(one.body.get("episodes"), str)]
         steps = [one for one in steps if charge.iteration in (None, one.body.get("iteration"))]

@@ -143,7 +143,7 @@ def unpaid(spec: Spec, iteration: int) -> IterationResult:
 
 
 def note_waiver(store: Store, run: str, why: str, *, who: str, now: float) -> WriteFuture[None] | None:
-    """That safety is not measured is in the ledger, once, before anything is decided; None: it is there."""
+    """Notes once in the ledger, before anything is decided, that safety is not measured; None: it is noted already."""
     if any(one.kind == WAIVER for one in store.ledger.entries(run=run)):
         return None
     return store.ledger.append(WAIVER, {"safety": "waived", "why": why}, who=who, now=now, run=run)
@@ -308,7 +308,7 @@ def learn(spec: Spec, state: AlgorithmState, batch: Batch, *, ctx: StepContext) 
 
 
 def _check_measured(config: ProveConfig, experiences: Sequence[Experience]) -> None:
-    """That what has to improve can be measured: better said after the first step than after the last."""
+    """Checks after the first step that what has to improve is measured."""
     how, scored = (
         config.how,
         [one for one in experiences if one.breakdown is not None and one.breakdown.total is not None],
@@ -355,7 +355,7 @@ def _silent(bodies: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _absent(done: Sequence[StepRecord], bodies: Sequence[Mapping[str, Any]], iteration: int) -> list[str]:
-    """Those that nobody decided."""
+    """Counts the rollouts that nobody decided."""
     steps = [one for one in done if one.name.startswith(f"{iteration}/") and one.name.endswith("/collect")]
     lost = sum(one.body["rollouts"] for one in steps) - sum(body.get("rollouts", 0) for body in bodies)
     return [f"{lost} rollouts never came back"] if lost > 0 else []
@@ -366,15 +366,15 @@ async def decide(
     done: Sequence[StepRecord],
     live: Version,
     state: AlgorithmState,
-    found: InterimAnalysis,
+    analysis: InterimAnalysis,
     *,
     ctx: StepContext,
 ) -> IterationResult:
     """Bring the candidate before the gate; with a stage, an open one moves the release."""
-    request = await asyncio.to_thread(request_of, spec, done, live, state, found, ctx)
+    request = await asyncio.to_thread(request_of, spec, done, live, state, analysis, ctx)
     fence = partial(ctx.store.runs.driven_in, run_id=ctx.run, driver=ctx.driver)
     told = await promote(ctx.store, request, clock=ctx.now, who=ctx.who, fence=fence, check=ctx.check)
-    told["verdict"] = None if found.verdict is None else found.record()["verdict"]
+    told["verdict"] = None if analysis.verdict is None else analysis.record()["verdict"]
     decision = decode(Decision, told["decision"])
     return IterationResult(iteration=state.iteration, decision=decision, candidate=state.candidate, details=told)
 
@@ -384,13 +384,13 @@ def request_of(
     done: Sequence[StepRecord],
     live: Version,
     state: AlgorithmState,
-    found: InterimAnalysis,
+    analysis: InterimAnalysis,
     ctx: StepContext,
 ) -> PromotionRequest:
     assert state.candidate is not None
     from holdfast.pipeline.judges import judged_by  # slow to import: scipy
 
-    before, after = episodes_of(ctx.store, found)
+    before, after = episodes_of(ctx.store, analysis)
     measured = accepted(spec, state.candidate, ctx)
     judges = judged_by(ctx.score, spec.prove.how.primary)
     bodies = [one.body for one in done if one.body.get("iteration") == state.iteration and "quality" in one.body]
@@ -403,8 +403,8 @@ def request_of(
         candidate=state.candidate.source,
         before=before,
         after=after,
-        planned=found.planned,
-        lost=found.missing,
+        planned=analysis.planned,
+        lost=analysis.missing,
         audit=summed([[decode(Finding, one) for one in body["quality"]] for body in bodies]) if bodies else None,
         golden=None if measured is None else measured.golden,
         manifest={
@@ -414,8 +414,8 @@ def request_of(
             "steps": state.step,
             **({} if measured is None else {KPIS: {name: dict(one) for name, one in measured.kpis.items()}}),
             **({JUDGED: judges} if judges else {}),
-            **({} if found.history is None else {"history": dict(found.history)}),
-            **({} if found.order is None else {"order": found.order}),  # of the tasks, as they were measured
+            **({} if analysis.history is None else {"history": dict(analysis.history)}),
+            **({} if analysis.order is None else {"order": analysis.order}),  # of the tasks, as they were measured
             **spec.manifest,
         },
         baseline_manifest={"policy": policy_record(live.policy)},

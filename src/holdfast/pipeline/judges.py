@@ -32,12 +32,13 @@ def is_verifier(name: str) -> bool:
     return name == VERIFIER or (Path(name) / "manifest.json").is_file()
 
 
-def judge_named(name: str, base_url: str | None, *, what: str = "--judge") -> Judge:
+def judge_named(name: str, base_url: str | None) -> Judge:
     """The embedded verifier, one that `judge train` has put into a folder, or a model behind an endpoint."""
     if is_verifier(name):
         return connect_verifier(name)()
     if base_url is None:
-        raise BadInput(f"{what} {name}", why="needs an endpoint", remedy=f"give --base-url, or use {what} {VERIFIER}")
+        remedy = f"give --base-url, or use --judge {VERIFIER}"
+        raise BadInput(f"--judge {name}", why="needs an endpoint", remedy=remedy)
     from holdfast.collect.client import Client
 
     client = Client(name, base_url, api_key=os.environ.get("OPENAI_API_KEY"), tries=2)
@@ -76,7 +77,7 @@ class Court:
     calibrated: Calibrated
 
     async def opinions(self, item: EvalItem, criteria: Sequence[str] = tuple(CRITERIA)) -> list[Opinion]:
-        """By each criterion what the rules can tell, and else whoever is asked after them; all at the same time."""
+        """Asks the rules about every criterion at the same time, and the judges about what the rules cannot tell."""
         rules, on = RuleJudge(clock=time.time), [CRITERIA[name] for name in criteria]
         asked = (cascade(one, item, self.tiers.get(one.id, ()), rules=rules, calibrated=self.calibrated) for one in on)
         return await asyncio.gather(*asked)
@@ -142,7 +143,7 @@ def _with_calibration(store: Store, judge: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _stretch(found: Calibration) -> list[float] | None:
-    """By how much a judged difference is to be multiplied, from and to: the judge's errors shrink it. None: the judge
+    """Returns the range of factors that undo how a judge's errors shrink a difference. None: the judge
     may be no better than a coin."""
     from holdfast.reward.judges.calibration import judged_difference
 

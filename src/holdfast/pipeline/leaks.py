@@ -95,7 +95,7 @@ def _taught(store: Store, run: str) -> tuple[list[Any], list[str], bool]:
 
 
 def _practised(store: Store, run: str, *, every: bool = False) -> Iterator[Any]:
-    """Once each, though a task is tried many times."""
+    """Yields each practised task once, however often it was tried."""
     seen: set[str] = set()
     for one in store.views.every(run):
         if every or one.split in (Split.TRAIN, None):

@@ -320,7 +320,7 @@ class PairedEpisodes:
 
 
 def measured(store: Store, run: str, *, iteration: int | None = None, planned: int = 0) -> PairedEpisodes:
-    """By one run, or by one iteration of it. `planned` is for runs of versions before durable steps alone."""
+    """Reads what a run, or one iteration of it, has measured. `planned` is for runs from before durable steps alone."""
     steps = looked(store, run, iteration)
     before, after = episodes_in(store, steps)
     looks = looks_in(steps)
@@ -343,7 +343,7 @@ def shown_looks(store: Store, run: str) -> list[StepRecord]:
 
 
 def episodes_of_run(store: Store, run: str) -> tuple[list[Episode], list[Episode]]:
-    """Of baseline and candidate, as far as they have been looked at."""
+    """Returns the episodes of baseline and candidate that were looked at."""
     found = of_kind(store.runs.get(run), "compared nothing")
     return episodes_in(store, looked(store, found.id))
 

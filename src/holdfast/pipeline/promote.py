@@ -119,9 +119,9 @@ class PromotionRequest:
             found = _there(path, self.reports)
             if found is None:
                 self._write(name, evidence, decision)
-                return _told(path)
+                return _proof_file(path)
             if found[1] == encode(decision):
-                return _told(found[0])
+                return _proof_file(found[0])
         raise AssertionError("there is always another name")
 
     def _write(self, name: str, evidence: Evidence, decision: Decision) -> None:
@@ -155,24 +155,24 @@ def _account(case: Candidate) -> dict[str, Any]:
 
 
 def evidence_from(
-    found: ComparisonResult, how: ComparisonConfig, *, policy: str, suite: str, versions: tuple[str, str]
+    result: ComparisonResult, how: ComparisonConfig, *, policy: str, suite: str, versions: tuple[str, str]
 ) -> Evidence:
     """What was measured, as evidence; the rest is for the caller to add."""
     baseline, candidate = versions
-    return Evidence(policy=policy, baseline=baseline, candidate=candidate, suite=suite, **figures_of(found, how))
+    return Evidence(policy=policy, baseline=baseline, candidate=candidate, suite=suite, **figures_of(result, how))
 
 
-def figures_of(found: ComparisonResult, how: ComparisonConfig) -> dict[str, Any]:
+def figures_of(result: ComparisonResult, how: ComparisonConfig) -> dict[str, Any]:
     """What a comparison adds to evidence."""
     return {
         "primary": how.primary,
-        "episodes": len(found.tasks),
-        **{name: getattr(found, name) for name in ("comparisons", "verdict", "bands", "interaction")},
+        "episodes": len(result.tasks),
+        **{name: getattr(result, name) for name in ("comparisons", "verdict", "bands", "interaction")},
     }
 
 
 def comparison_config_from(kept: Mapping[str, Any]) -> ComparisonConfig:
-    """As the samples of a proof keep it."""
+    """Reads a comparison from the samples of a proof."""
     given: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}
     return ComparisonConfig(**{"rules": 1, **given})
 
@@ -189,7 +189,7 @@ def suite_title(suite: Sequence[str]) -> str:
     return f"{name}@{version} {sha256[:12]}"
 
 
-def _told(path: Path) -> dict[str, Any]:
+def _proof_file(path: Path) -> dict[str, Any]:
     return {"proof": str(path), "proof_sha256": sha256_of(path)}
 
 

@@ -163,7 +163,7 @@ def paid_by(
 
 
 def _proposers(block: PromptSearchBlock, seed: int) -> list[Proposer] | None:
-    """By their names; without any by rule, and by reflection where a model is named for that."""
+    """Makes the named proposers; without names those by rule, and reflection if a model is named for it."""
     own: dict[str, Callable[[], Proposer]] = {
         "edits": lambda: Edits(phrases=block.phrases, seed=seed),
         "merge": lambda: Merge(seed=seed),

@@ -77,7 +77,7 @@ def is_checked(experience: Experience) -> bool:
 
 
 def episodes(experiences: Iterable[Experience], places: Places, lowest: float = 0.0) -> list[Episode]:
-    """Of the rollouts whose names are given a task and a seed."""
+    """Makes episodes of the rollouts that have a place, which is a task and a seed."""
     found = []
     for one in experiences:
         name = one.rollout.partition("/")[2]
@@ -87,9 +87,9 @@ def episodes(experiences: Iterable[Experience], places: Places, lowest: float = 
     return [one for one in found if one is not None]
 
 
-def missing(found: Iterable[Episode], places: Places, how: ComparisonConfig, *, is_candidate: bool) -> list[Episode]:
+def missing(measured: Iterable[Episode], places: Places, how: ComparisonConfig, *, is_candidate: bool) -> list[Episode]:
     """What never came back, as the worst for a candidate and the best for a baseline."""
-    known = {(one.task, one.seed) for one in found}
+    known = {(one.task, one.seed) for one in measured}
     low, high = how.reward_range
     is_safety = how.max_safety_regression is not None or how.primary == "safety"
     return [
@@ -106,17 +106,17 @@ def missing(found: Iterable[Episode], places: Places, how: ComparisonConfig, *, 
     ]
 
 
-def is_told(one: Episode, how: ComparisonConfig) -> bool:
+def is_told(episode: Episode, how: ComparisonConfig) -> bool:
     """Whether it says anything of what has to improve."""
-    return METRICS[how.primary](one) is not None
+    return METRICS[how.primary](episode) is not None
 
 
 def completed(
-    found: Iterable[Episode], places: Places, how: ComparisonConfig, *, is_candidate: bool
+    measured: Iterable[Episode], places: Places, how: ComparisonConfig, *, is_candidate: bool
 ) -> tuple[list[Episode], int]:
     """All of the places in their order, and how many are missing there. What was scored without the primary metric is
     missing, too: a task that is left out where the score lacks it would hide failures that are scored so."""
-    told = [one for one in found if is_told(one, how)]
+    told = [one for one in measured if is_told(one, how)]
     imputed = missing(told, places, how, is_candidate=is_candidate)
     whole = {(one.task, one.seed): one for one in (*told, *imputed)}
     return [whole[place] for place in places.values()], len(imputed)
@@ -167,7 +167,7 @@ class ProveConfig:
 
     @property
     def as_before(self) -> ProveConfig:
-        """For a run that a version before has begun: its looks go on as they were."""
+        """The configuration for a run that an earlier version began: its analyses go on as they were."""
         return replace(self, how=replace(self.how, rules=1), criteria=None, cluster=None)
 
 
@@ -297,17 +297,21 @@ async def prove(
     return await confirmed(mended, first)
 
 
-def is_enough(found: InterimAnalysis, config: ProveConfig) -> bool:
-    if not (config.stop_early and found.verdict is not None and found.is_decided):
+def is_enough(analysis: InterimAnalysis, config: ProveConfig) -> bool:
+    if not (config.stop_early and analysis.verdict is not None and analysis.is_decided):
         return False
-    is_met = found.tasks >= config.least if found.unmet is None else not found.unmet
-    return is_met or found.verdict.outcome is Outcome.REJECT
+    is_met = analysis.tasks >= config.least if analysis.unmet is None else not analysis.unmet
+    return is_met or analysis.verdict.outcome is Outcome.REJECT
 
 
-def is_pooled(found: InterimAnalysis, config: ProveConfig) -> bool:
+def is_pooled(analysis: InterimAnalysis, config: ProveConfig) -> bool:
     """Whether it rests on earlier tries of the baseline, and has to be shown without them."""
-    is_used = found.history is not None and not (found.history["has_drifted"] or found.history.get("is_confirmed"))
-    return config.confirm_live and is_used and found.verdict is not None and found.verdict.outcome is Outcome.PROMOTE
+    is_used = analysis.history is not None and not (
+        analysis.history["has_drifted"] or analysis.history.get("is_confirmed")
+    )
+    return (
+        config.confirm_live and is_used and analysis.verdict is not None and analysis.verdict.outcome is Outcome.PROMOTE
+    )
 
 
 def order(tasks: Sequence[HeldOut], seed: str, cluster: str | None, *, ctx: StepContext) -> dict[str, Any]:
@@ -358,7 +362,7 @@ async def measure_lost(
     *,
     ctx: StepContext,
 ) -> InterimAnalysis:
-    """Once more, and with the same chance, what infrastructure lost; an agent that failed has had its try. It counted
+    """Measures again, with the same seeds, what infrastructure lost; an agent that failed has had its try. It counted
     as the worst for the candidate so far, so no look was too kind. Where the candidate lost more than the baseline,
     beyond accident, losing may be its own doing and another try would be a gift: then it stays lost."""
     work, places = _work(policies, tasks, config, place)
@@ -636,18 +640,18 @@ def _blob(store: Store, blob: str) -> Any:
         raise Lost(f"blob {blob}", why=error.why, remedy="restore it from a copy, or begin a new run") from error
 
 
-def episodes_of(store: Store, found: InterimAnalysis) -> tuple[list[Episode], list[Episode]]:
-    """Of baseline and candidate, all that a look rests on."""
-    return _read(store, found.blobs, BASELINE), _read(store, found.blobs, CANDIDATE)
+def episodes_of(store: Store, analysis: InterimAnalysis) -> tuple[list[Episode], list[Episode]]:
+    """Returns the episodes of baseline and candidate that an analysis rests on."""
+    return _read(store, analysis.blobs, BASELINE), _read(store, analysis.blobs, CANDIDATE)
 
 
-def tried_in(store: Store, found: InterimAnalysis) -> tuple[list[Episode], list[Episode]]:
+def tried_in(store: Store, analysis: InterimAnalysis) -> tuple[list[Episode], list[Episode]]:
     """The same as they were measured, without what earlier tries have added."""
-    return _read(store, found.blobs, LIVE), _read(store, found.blobs, CANDIDATE)
+    return _read(store, analysis.blobs, LIVE), _read(store, analysis.blobs, CANDIDATE)
 
 
 def episodes_in(store: Store, steps: Sequence[StepRecord]) -> tuple[list[Episode], list[Episode]]:
-    """Of baseline and candidate, as far as a run has looked; steps of versions before held them in their own body."""
+    """Returns the episodes of baseline and candidate that a run has looked at; older steps hold them in their body."""
     looks = looks_in(steps)
     if looks:
         return episodes_of(store, looks[-1])
@@ -662,5 +666,5 @@ def episodes_in(store: Store, steps: Sequence[StepRecord]) -> tuple[list[Episode
 
 
 def looks_in(steps: Sequence[StepRecord]) -> list[InterimAnalysis]:
-    """Each refers to all that it rests on."""
+    """Reads the analyses of the steps; each refers to all that it rests on."""
     return [InterimAnalysis.from_record(step.body) for step in steps if isinstance(step.body.get("episodes"), str)]

@@ -206,7 +206,7 @@ class DurableRun:
     # Orders ----------------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """For a thread: waits while the run is paused or frozen, Interrupted once it is to end."""
+        """Waits in a thread while the run is paused or frozen; raises Interrupted once it is to end."""
         while not self.left.is_set():
             wanted = self._orders.of(self.id)
             if wanted is DesiredState.CANCELLED:
@@ -217,7 +217,7 @@ class DurableRun:
         raise Interrupted("the run was stopped")
 
     async def go_on(self) -> None:
-        """As `check`, on the event loop: nothing is begun by a run that is to wait, or to end."""
+        """Waits as `check` does, on the event loop: a run that is to wait or to end begins nothing."""
         while True:
             seen, wanted = self.store.changes.seen(ORDERS), self.store.runs.get(self.id).wanted
             if wanted is DesiredState.CANCELLED:
@@ -227,7 +227,7 @@ class DurableRun:
             await self.store.changes.moved(ORDERS, seen)
 
     def flags(self) -> FeatureFlags:
-        """As they are now, by whoever sees what the steps so far have left."""
+        """Returns the current flags, read by whoever sees the steps so far."""
         return self._flags(self.done)
 
     # What is told of it ----------------------------------------------------------------------------------------------
@@ -476,7 +476,7 @@ def _verdict(store: Store, run: str) -> tuple[RunState, str | None]:
 
 
 async def _until_ended(store: Store, run_id: str, spec: RunSpec, clock: Clock) -> None:
-    """Until the run has ended, or its driver is taken for dead: nobody would tell its helpers, then."""
+    """Waits until the run has ended; StaleLease once its driver is taken for dead, as nobody would tell the helpers."""
     while True:
         seen, run = store.changes.seen(ORDERS), store.runs.get(run_id)
         if run.state is not RunState.RUNNING:
@@ -532,7 +532,7 @@ def _record(value: Any) -> dict[str, Any]:
 
 
 def _result(function: Callable[..., Any], body: Mapping[str, Any]) -> Any:
-    """As the function's return type reads it: by its `from_record`, as a mapping, or as the value itself."""
+    """Reads a recorded result as the function's return type: by its `from_record`, as a mapping, or as a value."""
     found: Any = getattr(function, "func", function)
     kind: Any = get_type_hints(found).get("return")
     if hasattr(kind, "from_record"):

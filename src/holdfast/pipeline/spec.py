@@ -335,7 +335,7 @@ def _spec(
 
 
 def _engine(settings: OptimizeSettings, policy: Policy) -> tuple[Engine, Connect]:
-    """Who answers for policies in this process, and how another process reaches the model."""
+    """Makes the engine of this process, and what connects another process to the model."""
     provider = (settings.model or "").partition("/")[0]
     if isinstance(policy, Prompt) and settings.vllm:
         why = "is for local models whose adapters learn"

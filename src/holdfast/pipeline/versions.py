@@ -83,10 +83,12 @@ def endpoint_model(store: Store, release: Release) -> str | None:
 
 def is_near(store: Store, model: str) -> bool:
     """Whether it names weights of this machine: a model of the package, a folder, a release or a checkpoint."""
-    if model in NAMES or Path(model).is_dir() or "@" in model:
-        return True
+    return model in NAMES or Path(model).is_dir() or "@" in model or is_checkpoint(store, model)
+
+
+def is_checkpoint(store: Store, name: str) -> bool:
     try:
-        store.checkpoints.get(model)
+        store.checkpoints.get(name)
     except NotFound:
         return False
     return True
@@ -107,9 +109,7 @@ def policy_for(store: Store, version: Version) -> Policy:
     return policy
 
 
-def open_local(
-    version: Version, *, slots: int, seed: int, deterministic: bool = False, files: Artifacts | None = None
-) -> Local:
+def open_local(version: Version, *, slots: int, seed: int, files: Artifacts | None = None) -> Local:
     """The model, ready to answer; `files` are the store's. What lies there must still be what was resolved."""
     from holdfast.policies.engine import Local
     from holdfast.policies.model import Model, load
@@ -125,14 +125,7 @@ def open_local(
     model, sha256 = load(policy, files)
     if not is_prompt:  # a prompt names its model, and not that model's bytes
         _check_same(version, sha256)
-    return Local(
-        model,
-        name=f"local/{version.name}",
-        version=version.sha256[:12],
-        slots=slots,
-        seed=seed,
-        deterministic=deterministic,
-    )
+    return Local(model, name=f"local/{version.name}", version=version.sha256[:12], slots=slots, seed=seed)
 
 
 def _check_same(version: Version, sha256: str) -> None:
