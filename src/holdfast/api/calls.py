@@ -515,7 +515,7 @@ def prove_more(setup: Setup, spec: loop.Spec, result: Result, tasks: Any) -> Res
 
 
 def prove_anchor(setup: Setup, spec: loop.Spec, against: str | None) -> Comparison:
-    """What is live against its anchor, on the held-out tasks, with an α of its own."""
+    """Measures the live version against its anchor on the held-out tasks, with an α of its own."""
     suite = (*spec.suite, loop.sha256_of([one.record() for one in spec.held_out]))
     with setup.place.open() as store:
         sides, files = anchor_sides(store, spec.line, against), store.files
@@ -542,7 +542,7 @@ def prove_anchor(setup: Setup, spec: loop.Spec, against: str | None) -> Comparis
 def _as_measured(
     setup: Setup, spec: loop.Spec, tasks: tuple[HeldOut, ...], suite: tuple[str, str, str], root: str
 ) -> dict[str, Any]:
-    """What an evaluation has of the call whose agent, scorers and proof it uses."""
+    """Builds the fields of an evaluation that uses the agent, scorers and proof of a call."""
     options, seeds = setup.options, tuple(spec.prove.seeds)
     source = {
         "api": setup.settings["api"],
@@ -610,7 +610,7 @@ def _fresh(setup: Setup, given: Any, done: set[str], store: Store, last: str, cl
 def _decided(
     setup: Setup, spec: loop.Spec, result: Result, evaluation: PairedEvaluation, store: Store, run: Run
 ) -> Result:
-    """All that is measured by now, judged as it was judged before."""
+    """Asks the gate again with all that is measured by now."""
     release, charge = store.releases.get(str(result.release)), charge_in(store, run.id)
     about: dict[str, Any] = {"run": run.id, "suite": evaluation.suite, "charge": charge, "to": spec.stage}
     request = request_again(store, release, measured(store, run.id), **about, now=time.time())

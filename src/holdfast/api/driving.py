@@ -96,7 +96,7 @@ class Started(Run, Generic[T]):
         return self._is_over
 
     def events(self) -> Iterator[Status]:
-        """How far it is, from the beginning: each status as it comes, until the run has ended."""
+        """Yields each status from the beginning, until the run has ended."""
         seen = 0
         while True:
             with self._news:

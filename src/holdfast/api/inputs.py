@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from importlib.util import find_spec
@@ -121,7 +121,7 @@ class Budget:
 
     @property
     def in_tokens(self) -> dict[str, Any]:
-        """What is bounded beside the rollouts; empty: nothing."""
+        """The limits beside rollouts; empty: none."""
         known = {"tokens": self.tokens, "money": self.money}
         return {name: limit for name, limit in known.items() if limit is not None}
 
@@ -218,7 +218,7 @@ def agent_from(given: Any) -> Agent:
 
 
 def shown_tasks(agent: Agent) -> Agent:
-    """The same agent, given the task as its author wrote it, without what is hidden."""
+    """Wraps the agent so that it gets the task as its author wrote it, without hidden fields."""
 
     async def later(row: Any, ctx: Context) -> Any:
         return await agent(_visible(row), ctx)
@@ -280,7 +280,7 @@ def scorers_from(given: Any) -> list[Scorer]:
 
 
 def _judge(model: str, base_url: str | None) -> Callable[[], Complete]:
-    """How a scorer reaches the model that judges, or gets the embedded verifier. What cannot be reached is found
+    """Returns what connects a scorer to its judge or to the embedded verifier. What cannot be reached is found
     here."""
     from holdfast.pipeline.judges import connect_verifier, is_verifier  # slow to import: scipy
 
@@ -430,14 +430,11 @@ def described(value: Any) -> Any:
         return {"name": _named(value), "sha256": _source(value)}
     found: dict[str, Any] = {"name": _named(type(value)), "sha256": _source(type(value))}
     if is_dataclass(value):
-        shown = [one.name for one in fields(value) if one.repr and not _is_left_out(one, value)]
+        later = [one for one in fields(value) if "later" in one.metadata and getattr(value, one.name) == one.default]
+        shown = [one.name for one in fields(value) if one.repr and one not in later]
     else:
         shown = [name for name in getattr(value, "__dict__", {}) if not name.startswith("_")]
     return {**found, "with": {name: described(getattr(value, name)) for name in shown}}
-
-
-def _is_left_out(one: Field[Any], value: Any) -> bool:
-    return "later" in one.metadata and getattr(value, one.name) == one.default
 
 
 def _named(value: Any) -> str:

@@ -74,7 +74,7 @@ class Proof(Shown):
         return self.evidence.manifest.get(WAIVED)
 
     def metrics(self) -> TextTable:
-        """Every metric that was measured."""
+        """A table of every metric that was measured."""
         found = self.comparisons.values()
         return metrics_table(one for one in found if self.waived is None or one.metric != "safety")
 
@@ -112,7 +112,7 @@ class Result(Shown):
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Which checks are not met, and what would help."""
+        """The checks that are not met, and what would help."""
         return () if self.is_accepted else tuple(reason.text for reason in self.decision.reasons)
 
     def promote(self, *, canary: float | None = None, shadow: bool = False, why: str = "by hand") -> Release:
@@ -204,7 +204,7 @@ def result_of(store: Store, run: Run) -> Result:
 
 
 def at_home(policy: Policy, store: Store) -> Policy:
-    """The same policy; one with weights knows where they lie, and can be exported."""
+    """Gives a policy with weights the place where they lie, so that it can be exported."""
     found: Any = policy
     return replace(found, artifacts=store.files) if hasattr(policy, "artifacts") else policy
 
@@ -305,7 +305,7 @@ def compare_stored(
         primary=primary,
         alpha=alpha,
         reward_range=span,
-        max_cost=_most_cost(both),
+        max_cost=max([1.0, *(one.safety_cost or 0.0 for side in both for one in side)]),
         max_safety_regression=None if unwatched else margin,
     )
     places, lost = {f"{task}/{seed}": (task, seed) for task, seed in shared}, dict[str, int]()
@@ -330,7 +330,7 @@ class _Side:
 
 
 def _measured(run: Run, lowest: float) -> _Side:
-    """Every rollout with its task and seed; the n-th at the same task is seed n where none is named."""
+    """Makes an episode of every rollout; the n-th at one task has seed n."""
     with run.place.open() as store:
         decided = {one.rollout: one for one in decided_of(store, run.id, spans=True)}
         every = list(store.views.every(run.id))
@@ -367,7 +367,3 @@ def _range(both: Sequence[Sequence[Episode]], primary: str) -> tuple[float, floa
         return min(low, 0.0), max(high, 1.0)
     remedy = "give reward_range=(lowest, highest): all that a reward can be"
     raise BadInput("rewards", why=f"go from {low:g} to {high:g}, and not from 0 to 1", remedy=remedy)
-
-
-def _most_cost(both: Sequence[Sequence[Episode]]) -> float:
-    return max([1.0, *(one.safety_cost or 0.0 for side in both for one in side)])

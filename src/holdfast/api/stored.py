@@ -184,7 +184,7 @@ class Run(Shown):
 
     @property
     def record(self) -> RunRecord:
-        """What the store says of it now."""
+        """The run's current record in the store."""
         with self.place.open() as store:
             return store.runs.get(self.id)
 
@@ -211,7 +211,7 @@ class Run(Shown):
             return store.scorings.of_run(self.id)
 
     def scoring(self, name: str) -> Table:
-        """What one of them says of each rollout that it measured."""
+        """A table of one scoring, with a row for each rollout that it measured."""
         with self.place.open() as store:
             return Table(
                 {
@@ -431,7 +431,7 @@ def _test(node: ast.expr, columns: Sequence[str]) -> Callable[[Mapping[str, Any]
 
 
 def _quietly(function: Callable[..., Any], *given: Any) -> Any:
-    """What is missing is neither less nor more than anything."""
+    """Calls the function; a missing value is neither less nor more than anything."""
     try:
         return function(*given)
     except TypeError:
@@ -587,7 +587,7 @@ def _arms_of(decided: Sequence[ScoredRollout]) -> dict[str, _Arm]:
 def _verdict(
     decided: Sequence[ScoredRollout], arms: Mapping[str, _Arm], signals: Mapping[str, Sequence[RewardTerm]], run: str
 ) -> Verdict | None:
-    """What the test says of the candidate under one scoring; None where there is no proof, or nothing to compare."""
+    """Tests the candidate under one scoring; None where there is no proof, or nothing to compare."""
     sides: dict[str, list[Episode]] = {arm: [] for arm in ARMS}
     scored = {one.rollout: experience_of(one, run, signals.get(one.rollout, ())) for one in decided}
     totals = [one.breakdown.total for one in scored.values() if one.breakdown is not None]
@@ -629,7 +629,7 @@ def experience_of(rollout: ScoredRollout, run: str, signals: Sequence[RewardTerm
 
 
 def task_key(given: Any, name: str) -> str:
-    """What two runs must agree on: the id of the task where it has one, else what was asked."""
+    """Returns the key that pairs tasks of two runs: the task's id, else its input."""
     task = task_of(given)
     if isinstance(task, TaskItem):
         return task.id

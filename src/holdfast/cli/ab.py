@@ -220,7 +220,7 @@ def _of_feature(store: Store, feature: str, at: StoreOptions) -> Experiment:
 
 
 def _next(design: Design, ruling: Ruling, at: StoreOptions, *, is_on: bool) -> str:
-    """What happens to the flag."""
+    """Says what happens to the flag next."""
     if design.apply:
         return "the verdict changes the flag"
     percent = {ExperimentCall.PROMOTE: 100, ExperimentCall.KEEP: 0, ExperimentCall.ROLLBACK: 0}.get(ruling.call)
@@ -362,7 +362,7 @@ def end(name: Name, at: StoreOptions, why: Why = BY_HAND) -> Output:
 
 
 def _ruled(ruling: Ruling) -> str:
-    """What to do now; of one that has ended, what it came to and stays."""
+    """Says what to do now, or the final verdict of an experiment that has ended."""
     whom = "" if ruling.arm is None else f" ({ruling.arm})"
     call = f"{ruling.call.replace('_', ' ')}{whom}"
     if ruling.ended_at is None:

@@ -354,7 +354,7 @@ def _interval(interval: Interval) -> str:
 
 
 def _settings_of_null(run: RunRecord) -> dict[str, Any]:
-    """How the run was to be judged, once it is sure that it compared a version with itself."""
+    """Returns how the run was judged; refuses one that did not compare a version with itself."""
     if not run.settings.get("is_null"):
         is_comparison = run.kind == "prove"
         why = "compares two versions: to promote one need not be an error" if is_comparison else f"is a {run.kind}"

@@ -257,7 +257,7 @@ ALREADY = {
 
 
 def _standing(run: RunRecord, running: int) -> str:
-    """How it stands, in a word: who is told to pause has paused once nothing runs any more."""
+    """Names the state of a run; one that is told to pause has paused once nothing runs any more."""
     if run.state is not RunState.RUNNING or run.wanted is DesiredState.RUNNING:
         return str(run.state)
     return f"{run.wanted}; {show.count(running, 'rollout')} still running" if running else str(run.wanted)

@@ -82,7 +82,7 @@ def doctor(
 
 
 async def examined(url: str, model: str | None, timeout_s: float, **how: Any) -> tuple[str, tuple[DoctorFinding, ...]]:
-    """Which model was asked, and what was found."""
+    """Examines the endpoint and returns the model's name with the findings."""
     from holdfast.collect.doctor import examine
     from holdfast.collect.endpoint_probe import CHECKS, EndpointProbe
 
@@ -213,7 +213,7 @@ def _run(words: list[str], root: Path) -> Ran:
 
 
 def _warned(ran: Ran, words: list[str]) -> str | None:
-    """What stderr says behind the warnings, one for each alias in order; None when they are not there."""
+    """Returns stderr after the warnings, one for each alias in order; None when they are missing."""
     warnings = "".join(f"{alias_warning(word)}\n" for word in words if word in ALIASES)
     return ran.err.removeprefix(warnings) if ran.err.startswith(warnings) else None
 

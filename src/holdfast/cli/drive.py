@@ -243,13 +243,13 @@ def report(
 
 
 def _outcomes(status: Status) -> str:
-    """What came of those that are over; a wrong answer is no success."""
+    """Counts the outcomes of finished rollouts; a wrong answer is no success."""
     came = [f"{status.outcomes.get(kind, 0)} {kind.replace('_', ' ')}" for kind in ANSWERED]
     return ", ".join([*came[:2], *(came[2:] if status.outcomes.get("not_checked") else ()), f"{status.failed} failed"])
 
 
 def _learnt(told: Mapping[str, Any]) -> dict[str, str]:
-    """What the optimizer did, and why not more."""
+    """Describes what the optimizer did, and why it did no more."""
     seen = f"{told['trajectories']} trajectories, {told['samples']} turns"
     if told.get("restored"):
         rows = {"learnt": f"nothing: taken back, {told['restored']} ({seen})"}

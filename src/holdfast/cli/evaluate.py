@@ -499,14 +499,14 @@ def _trip(took: Mapping[str, Sequence[float]], store: str, project: str) -> list
 
 
 def _from_file(path: Path, limit: int) -> list[TaskResult]:
-    """All lines are read before anything is judged: a bad one is named with its number."""
+    """Reads all lines before anything is judged; a bad one is named with its number."""
     from holdfast.reward.evaluation import result_from
 
     return [result_from(given, where) for where, given in islice(read_jsonl(path), limit)]
 
 
 def _from_run(store: Store, run: str, limit: int, keys: list[str]) -> Iterator[tuple[str, TaskResult]]:
-    """What its decided rollouts came to, with their ids, which are noted in `keys`."""
+    """Yields the results of the run's decided rollouts with their ids, and adds these to `keys`."""
     from holdfast.api.stored import decided_of
     from holdfast.pipeline.evaluating import stored_result
 

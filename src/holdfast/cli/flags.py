@@ -171,7 +171,8 @@ def set_(
 ) -> Output:
     """Make a flag, or change parts of one; what is not given stays. A new one is off until it is enabled."""
     given: dict[str, Any] = {"off": off, "salt": salt, "description": description, "owner": owner}
-    given["variants"] = dict(_variant(text) for text in variant) if variant else None
+    named = dict(pair_of(text, "--variant") for text in variant or ())
+    given["variants"] = {name: value_of(text) for name, text in named.items()} or None
     given["rules"] = tuple(rule_of(text) for text in rule) if rule else None
     given["requires"] = dict(pair_of(text, "--requires") for text in requires) if requires else None
     given = {key: value for key, value in given.items() if value is not None}
@@ -350,11 +351,6 @@ def _ramped(flag: Flag, variant: str | None, percent: float) -> Flag:
     return replace(flag, rules=tuple(kept))
 
 
-def _variant(text: str) -> tuple[str, Any]:
-    name, value = pair_of(text, "--variant")
-    return name, value_of(value)
-
-
 def _moment(text: str) -> float | None:
     if text == "never":
         return None
@@ -401,7 +397,7 @@ def _as_json(value: Any) -> str:
 
 
 def _required(flag: Flag) -> str:
-    """What it needs; of its own group, `.enabled=on` says enough."""
+    """Lists the flags that it requires; those of its own group in short, as in `.enabled=on`."""
     group = flag.name.rpartition(".")[0] or flag.name
     pairs = flag.requires.items()
     return ", ".join(

@@ -98,7 +98,7 @@ violin wagon wall water wheel wind window winter wolf yard
 
 
 def files(name: str) -> dict[str, str]:
-    """What the project is made of, by path."""
+    """Returns the files of a new project by path."""
     tasks = "".join(f'{{"question": "Please write {word}.", "expected": "{word}"}}\n' for word in WORDS.split())
     return {"agent.py": AGENT_PY, "score.py": SCORE_PY, "tasks.jsonl": tasks, CONFIG: TOML.format(name=name)}
 
@@ -274,7 +274,7 @@ def _picture(store: Store, run: str) -> Path:
 
 
 def _proposed(updates: list[StepRecord]) -> Mapping[str, Any] | None:
-    """What the gate was told and decided; None where nothing came before it."""
+    """Finds the step with the gate's decision; None where nothing came before the gate."""
     return next((update.body for update in updates if "decision" in update.body), None)
 
 
@@ -289,7 +289,7 @@ def _record(status: Status, found: Results | None, picture: Path | None, updates
 
 
 def _breakdown(store: Store, right: list[tuple[str, str]]) -> list[str]:
-    """What a rollout was paid for that was wrong before and is right now, of those the one with the most tool calls."""
+    """Shows the rewards of a rollout that was wrong before and is right now: the one with the most tool calls."""
     from holdfast.cli.reward import read_rewards, reward_lines
 
     found = [(before, read_rewards(store, store.views.rollout(after)), after) for before, after in right[:LOOK_AT]]
@@ -349,7 +349,7 @@ def _left_lines(
     folder: Path,
     right: list[tuple[str, str]],
 ) -> Iterator[Text]:
-    """What it left behind, and what to look at."""
+    """Lists what the run left behind, and what to look at next."""
     at, proposed = store_flags(status.store_path, status.project), _proposed(updates)
     yield f"\n  picture     {near(picture)}"
     weights = None
@@ -544,7 +544,7 @@ REPORTED = ("iteration", "release", "decision", "evidence", "proof", "verdict", 
 
 
 def _with_folder(settings: OptimizeSettings, store: str, project: str) -> OptimizeSettings:
-    """The same with the folder of the weights, where the model is a checkpoint or a release of this store."""
+    """Replaces a model that is a checkpoint or a release of this store by the folder of its weights."""
     from holdfast.pipeline.spec import LOCAL
     from holdfast.pipeline.versions import weights_of
 

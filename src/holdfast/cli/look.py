@@ -65,7 +65,7 @@ def _runs(store: Store, status: RunState | None, after: str | None) -> Iterator[
 
 
 def _run_table(store: Store, page: list[RunRecord]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-    """What came of the rollouts is never left out on a narrow terminal; what was not checked has a column if needed."""
+    """Builds the table of runs. A narrow terminal still shows the outcomes; unchecked ones get a column if needed."""
     found = [(run, store.views.outcomes(run.id)) for run in page]
     is_unchecked = any(outcomes[OutcomeKind.NOT_CHECKED] for _, outcomes in found)
     titles = (">right", ">wrong", *((">unchecked",) if is_unchecked else ()), ">failed")
@@ -146,7 +146,7 @@ def _plain(kind: OutcomeKind) -> str:
 
 
 def _ended(rollout: Rollout) -> str:
-    """What came of it, and its status where that says something else."""
+    """Names the outcome of a rollout, and its status where that differs."""
     kind = outcome_kind(rollout.status, rollout.outcome)
     if kind is None or kind is OutcomeKind.FAILED:
         return str(rollout.status)
@@ -226,7 +226,7 @@ def _tracebacks(page: list[Span]) -> Iterator[str]:
 
 
 def _answer_text(response: Mapping[str, Any]) -> str:
-    """What the model answered: its text, the calls it asks for, or at least what it thought."""
+    """Joins the model's text, the calls it asks for and its thoughts."""
     calls = [call.get("function", {}) for call in response.get("tool_calls") or ()]
     parts = [str(response.get("content") or "")]
     parts += [f"→ {function.get('name')} {function.get('arguments')}" for function in calls]
@@ -467,7 +467,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def audited(store: Store, run: str, standards: Standards | None = None) -> QualityReport:
-    """What the data gates say of everything the run collected for training."""
+    """Runs the data gates over everything that the run collected for training."""
     from holdfast.learn.quality import audit
 
     every = list(store.views.every(run))

@@ -249,7 +249,7 @@ class CommandGroup(TyperGroup):
 
 @contextmanager
 def _usage_folded() -> Iterator[None]:
-    """What is wrong with the words of a command line is told in lines of 80 columns, too."""
+    """Folds usage errors to 80 columns."""
     try:
         yield
     except Exception as error:

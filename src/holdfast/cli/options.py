@@ -255,7 +255,7 @@ def _expanded(function: Callable[..., Output | None]) -> Callable[..., None]:
 
 
 def settings_of(store: Store, run: RunRecord) -> OptimizeSettings:
-    """What an `optimize` run was started with."""
+    """Returns the settings that an `optimize` run was started with."""
     from holdfast.contracts.settings import settings_from
 
     if run.kind != "optimize":
@@ -338,7 +338,7 @@ LARGEST = 64 * 2**20  # bytes of a file of lines
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[str, Any]]:
-    """Every line of JSON with where it is; one that cannot be read is named."""
+    """Yields every line of JSON with its place; one that cannot be read is named."""
     try:
         if path.stat().st_size > LARGEST:
             raise BadInput(str(path), why=f"is larger than {LARGEST // 2**20} MB", remedy="split it")

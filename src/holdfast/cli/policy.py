@@ -348,7 +348,7 @@ def pretrain(
 
 
 def usual_instructions(*, tools: bool) -> str:
-    """What sprout was trained under. A caller may send it; no server adds it to a request."""
+    """Returns the instructions that sprout was trained under. A caller may send them; no server adds them."""
     from holdfast.workloads.tooluse.tasks import STYLES, USE, USE_NOT
 
     return f"{USE if tools else USE_NOT} {STYLES['full']}"
@@ -364,7 +364,7 @@ RECORDS = {
 
 
 def spoken_lines(say: list[str] | None) -> Iterator[str]:
-    """What is said: given, piped or typed."""
+    """Yields the user's lines: given as options, piped or typed."""
     if say is not None:
         yield from say
     elif not sys.stdin.isatty():
@@ -721,7 +721,7 @@ def _policy(store: Store, name: str) -> Model:
 
 
 def _placed(policy: Model, lora: int | None, device: str, dtype: str) -> Model:
-    """The same with adapters, on a device and in a precision that were asked for."""
+    """Sets the adapters, the device and the precision that were asked for."""
     from holdfast.policies.device import AUTO, placed
 
     if (device, dtype) != (AUTO, AUTO):

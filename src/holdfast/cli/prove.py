@@ -41,7 +41,7 @@ KEPT = ("episodes", "earlier")  # of a look: where its episodes lie
 
 
 def view_of(store: Store, run: RunRecord, code: int = 0) -> Output:
-    """Every look that was taken, and what all episodes come to."""
+    """Shows every interim analysis and what all episodes prove."""
     from holdfast.pipeline.paired import comparison_of, shown_looks
 
     with progress("weighing", None):
@@ -107,7 +107,7 @@ def _next(store: Store, run: RunRecord, found: ComparisonResult | None) -> Itera
 
 
 def _decide(store: Store, run: RunRecord) -> str | None:
-    """What brings the candidate before the gate; None where it is none, or was not measured against what is live."""
+    """Returns the command that brings the candidate before the gate; None unless it was measured against live."""
     known = {one.id: one for policy in store.releases.policies() for one in store.releases.of_policy(policy)}
     old, new = (known.get(str(run.settings[arm]["name"])) for arm in ("baseline", "candidate"))
     if old is None or new is None or old.policy != new.policy:
@@ -277,7 +277,7 @@ def more(
 
 
 def spec_of(store: Store, run: RunRecord) -> RunSpec:
-    """What resumes a run of kind prove, whatever its tasks come from."""
+    """Makes the spec that resumes a run of kind prove, whatever its tasks come from."""
     from holdfast.pipeline.more import evaluation_in
 
     return _spec(store, evaluation_in(store, run.settings, _suites()))
@@ -482,7 +482,7 @@ def plan(
 def _planned(
     config: Path | None, tasks: int | None, seeds: int | None
 ) -> tuple[ComparisonConfig, int | list[Any], int, str | None, int]:
-    """How it is compared, the tasks or how many, tries at each, the line of versions, and what the gate asks for."""
+    """Returns the comparison, the tasks or their number, seeds, the line of versions, and the gate's least tasks."""
     if config is None:
         from holdfast.promote.gate import Criteria
         from holdfast.prove.comparison import ComparisonConfig

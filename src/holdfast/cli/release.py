@@ -158,7 +158,7 @@ def _charge(store: Store, live: Release, release: Release, found: CandidateEvide
 
 
 def _live(store: Store, release: Release, found: CandidateEvidence) -> Release:
-    """What is live, once it is sure that the run measured the candidate against it."""
+    """Returns the live version; refuses a run that did not measure the candidate against it."""
     from holdfast.pipeline.versions import resolve
 
     live = store.releases.live(release.policy)
@@ -567,7 +567,7 @@ def is_measurable(decision: Decision) -> bool:
 
 
 def headline(release: str, decision: Decision, now: Release | None = None) -> str:
-    """What became of it, and where it is now, where that is known."""
+    """Says what was decided and, where known, where the version is now."""
     needs = ""
     if decision.needs is not None:
         is_guard = decision.reasons[0].code == UNDECIDED
@@ -635,7 +635,7 @@ def evidence_of(store: Store, release: Release) -> Evidence | None:
 
 
 def guard_of(store: Store, release: Release) -> dict[str, Any] | None:
-    """What its guard sees; None where nothing of it is watched."""
+    """Returns the guard's reading of the version; None where nothing of it is watched."""
     from holdfast.operate.canary_controller import compared, judge
     from holdfast.prove.guard import GuardLimits
 
@@ -680,7 +680,7 @@ def version_lines(
 
 
 def _guard_lines(guard: dict[str, Any]) -> Iterator[str]:
-    """What is compared with what, how much of it was told, and the state of each metric."""
+    """Describes the guard: what is compared, how many outcomes were told, and the state of each metric."""
     yield from _line("guard", f"compared with {guard['beside']}, on callers that could have met either")
     for reason in guard["void"]:
         yield from folded(reason["text"], "           ")
@@ -696,7 +696,7 @@ def _guard_lines(guard: dict[str, Any]) -> Iterator[str]:
 
 
 def explained(release: Release, recomputed: RecomputedDecision, way_back: list[str]) -> Iterator[str]:
-    """How it came to be where it is, and whether the samples still say so."""
+    """Explains how the version got to its stage, and whether the samples still give the same decision."""
     from holdfast.operate.briefs import happened
 
     serves = SERVES.get(release.stage, "it serves nobody").format(share=release.share)

@@ -440,7 +440,7 @@ def show_one(
 
 
 def _figures(data: dict[str, Any]) -> Iterator[Text]:
-    """Every figure but the samples and the hashes, one to a line, and then what it says in words."""
+    """Lists every figure except samples and hashes, and then the sentences."""
     hidden = {"schema_version", "samples", "seal", "sha256", "artifacts", "reports", "publication"}
     words, rows = [], []
     for name, value in data.items():

@@ -116,7 +116,7 @@ def rewards(
 
 
 def beside_lines(scorings: Mapping[str, RewardBreakdown]) -> Iterator[str]:
-    """What later scorings said, each with its reasons."""
+    """Shows later scorings, each with its reasons."""
     for name, breakdown in scorings.items():
         yield ""
         yield f"  scored again: {name}"
@@ -125,7 +125,7 @@ def beside_lines(scorings: Mapping[str, RewardBreakdown]) -> Iterator[str]:
 
 
 def _feedback_lines(signals: Sequence[RewardTerm]) -> Iterator[str]:
-    """What was said in words."""
+    """Yields the feedback texts of the signals."""
     for one in signals:
         if one.feedback:
             yield fold(f"{one.name}: {one_line(one.feedback)}", "  ")
@@ -186,7 +186,7 @@ def reward_lines(rollout: Rollout, spans: Sequence[Span], breakdown: RewardBreak
 
 
 def _table(whole: Sequence[RewardTerm], signals: Sequence[RewardTerm], total: float) -> Iterator[str]:
-    """Every signal of the whole attempt, the turns' in one line, and the sum."""
+    """Tabulates the signals of the whole attempt, those of turns in one line, and the sum."""
     yield f"  {'signal':<24} {'value':>7}   {'weight':>7}   {'counts':>7}  source"
     for one in whole:
         paid = one.value * one.weight
@@ -203,7 +203,7 @@ def _table(whole: Sequence[RewardTerm], signals: Sequence[RewardTerm], total: fl
 
 
 def _turn_signals(own: Sequence[RewardTerm]) -> Iterator[str]:
-    """What the turn was worth by its four measures, those that count with what they count for, and the others."""
+    """Lists a turn's four measures, the signals that count with their weights, and the others."""
     paid = [f"{one.name} {one.value:.3g} × {one.weight:.3g}" for one in own if one.weight]
     parts = [one for one in own if one.source in TURN_SOURCES]
     worth = [one.feedback or f"{one.value:.3g} in all" for one in parts if one.name == TURN_REWARD]
@@ -218,7 +218,7 @@ def _turn_signals(own: Sequence[RewardTerm]) -> Iterator[str]:
 
 
 def _turns(spans: Sequence[Span]) -> list[list[str]]:
-    """What each model call did: what it thought, called and was told, or answered."""
+    """Describes each model call: its thoughts, its tool calls with results, or its answer."""
     turns: list[list[str]] = []
     for span in sorted(spans, key=lambda one: one.seq):
         if span.model is not None and PARTIAL not in span.attributes:  # as signals count turns
@@ -324,7 +324,7 @@ def label(
 
 
 def _ask(opened: Store, waiting: list[ReviewRequest], name: str) -> int:
-    """How many were labelled. The end of the input, and Ctrl-C, end it; what was answered is on disk by then."""
+    """Asks for labels and counts them. End of input or Ctrl-C stops it; answers are on disk by then."""
     done, replies = 0, _replies()
     try:
         for place, doubt in enumerate(waiting, 1):
@@ -624,7 +624,7 @@ async def _calibrate(opened: Store, on: Criterion, asked: Judge) -> Calibration:
 
 
 async def _again(on: Criterion, asked: Judge, anchors: Sequence[EvalItem]) -> dict[str, float]:
-    """What it says now of what it was asked before."""
+    """Asks the judge again what it was asked before."""
     found = {}
     with show.progress(f"asking {asked.name} again", len(anchors)) as advance:
         for one in anchors:

@@ -58,7 +58,7 @@ def run(store: Store, policy: str, listening: socket.socket, how: ServiceOptions
 
 
 def loader(store: Store, upstreams: Upstreams | None) -> Callable[[Release], ChatModel]:
-    """How a version is made ready: its weights are loaded, or requests for its model are passed on."""
+    """Returns what makes a version ready: it loads the weights, or passes requests on to its model."""
 
     def load(release: Release) -> ChatModel:
         model = None if upstreams is None else endpoint_model(store, release)

@@ -362,7 +362,7 @@ def export(
 
 
 def _export_learning(store: Store, file: TextIO, run: str, kind: str, left_out: dict[str, int]) -> dict[str, int]:
-    """How many lines were written; the rollouts without one go into `left_out` and, in words, to stderr."""
+    """Writes the records and counts them; rollouts without one are counted in `left_out` and told on stderr."""
     with needing("learn"):
         from holdfast.pipeline.trajectories import RECORDS, lines
 

@@ -65,7 +65,7 @@ def targets(
 
 
 def _measured(store: Any, trials: Sequence[Any], again: str) -> list[Any]:
-    """What every trial came to. Exits where one stopped, and says how to go on."""
+    """Runs every trial. Exits where one stopped, and says how to go on."""
     from holdfast.cli.drive import drive
     from holdfast.workloads.targets import KIND, outcome, spec_for
     from holdfast.workloads.trials import TrialKind, run_all

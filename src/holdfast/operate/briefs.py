@@ -153,7 +153,7 @@ def _one_line(value: Any) -> str:
 
 
 def happened(entry: LedgerEntry) -> tuple[str, str]:
-    """What a ledger entry says, and why."""
+    """Puts a ledger entry into words: what happened, and why."""
     if entry.kind == "release":
         return _moved(entry.body)
     why = str(entry.body.get("why") or "")

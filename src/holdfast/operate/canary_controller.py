@@ -127,7 +127,7 @@ def _served(
 
 
 def sample_ratio(trial: Experiment, served: Sequence[ServedRequest]) -> Reason | None:
-    """Why the callers were not divided as meant; None while chance explains it."""
+    """Gives the reason if the callers were not divided as meant; None while chance explains it."""
     callers = {(one.arm, one.unit) for one in served}
     counts: Mapping[str, int] = {arm: sum(of == arm for of, _ in callers) for arm in trial.arms}
     if (log_e := log_e_mismatch(counts, trial.arms)) < -log(ALARM):
@@ -138,7 +138,7 @@ def sample_ratio(trial: Experiment, served: Sequence[ServedRequest]) -> Reason |
 
 
 def lacking(status: GuardStatus, limits: GuardLimits) -> tuple[str, ...]:
-    """What each undecided metric still needs, in words."""
+    """Says what each undecided metric still needs."""
     undecided = (
         f"{NAMES.get(name, name)}: {_lack(one, limits)}" for name, one in status.readings.items() if one.state == "open"
     )

@@ -31,7 +31,7 @@ class PromptNode:
 
 
 def text_changes(before: str, after: str) -> tuple[Piece, ...]:
-    """What became of a text, word by word."""
+    """Compares two texts word by word."""
     old, new = WORDS.findall(before), WORDS.findall(after)
     # Spaces are no part of a word: else the last one would change where text is appended.
     words, now = [one.rstrip() for one in old], [one.rstrip() for one in new]
@@ -129,7 +129,7 @@ def render(search: Mapping[str, Any]) -> str:
 
 
 def headline(search: Mapping[str, Any]) -> str:
-    """What came of it, in one sentence."""
+    """Sums up a search in one sentence."""
     tried = sum(bool(one["rollouts"]) for one in search["prompts"]) - 1
     held = search["held_out"]
     if held is None:

@@ -297,7 +297,7 @@ def _colour(task: ProofTask, families: Sequence[str]) -> str:
 
 
 def split(tasks: Sequence[ProofTask]) -> tuple[int, int, int]:
-    """How many tasks the candidate did better, worse and the same."""
+    """Counts the tasks that the candidate did better, worse and the same."""
     better = sum(task.difference > 0 for task in tasks)
     worse = sum(task.difference < 0 for task in tasks)
     return better, worse, len(tasks) - better - worse

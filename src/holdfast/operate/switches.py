@@ -143,7 +143,7 @@ def flag_reader(store: Store, *, clock: Clock, environment: Environment) -> Flag
 
 
 def ruling_of(store: Store, trial: Experiment, *, now: float) -> Ruling:
-    """What the experiment has come to so far."""
+    """Rules on the experiment as it is now."""
     from holdfast.operate.release_views import ruling  # slow to import, and seldom needed
 
     return ruling(store, trial, now)

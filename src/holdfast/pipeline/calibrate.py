@@ -87,7 +87,7 @@ def documents(count: int, questions: int) -> list[HeldOut]:
 
 
 def alike(gain: float) -> Draw:
-    """Every task is as hard as any other."""
+    """Draws tasks that are all equally hard."""
     return lambda rng, size: (np.full(size, 0.5), np.full(size, 0.5 + gain))
 
 
@@ -214,7 +214,7 @@ def gate_row(place: int, *, experiments: int, alpha: float, seed: int) -> GateRa
 
 
 def gate_rate(scenario: Scenario, *, experiments: int, alpha: float, rng: Rng) -> GateRate:
-    """What came of so many experiments: of those with a crossing by the real looks, evidence and gate."""
+    """Simulates so many experiments; those whose bets cross go through the real looks, evidence and gate."""
     tasks = list(scenario.tasks())
     units = united(tasks)
     drawn = _Drawn.of(scenario, experiments, len(tasks), rng)

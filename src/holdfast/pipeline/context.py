@@ -285,11 +285,11 @@ class StepContext:
         self.held_s += time.monotonic() - began
 
     async def in_thread(self, function: Callable[..., T], *given: Any) -> T:
-        """What takes its time, away from the event loop."""
+        """Runs a slow function away from the event loop."""
         return await asyncio.to_thread(function, *given)
 
     async def go_on(self) -> None:
-        """The same on the event loop."""
+        """Waits as `check` does, on the event loop."""
         await self._run.go_on()
 
     # Rollouts --------------------------------------------------------------------------------------------------------
@@ -402,7 +402,7 @@ class StepContext:
             await asyncio.sleep(self._run.spec.look_s)
 
     def experiences(self, batch: Batch) -> list[Experience]:
-        """What the rollouts of a batch did, in the order of the work; those that nobody decided are left out."""
+        """Reads the experiences of a batch in the order of the work; undecided rollouts are left out."""
         if batch.ids is not None:
             ids: list[str] = json.loads(self.store.blobs.get(batch.ids))
         else:

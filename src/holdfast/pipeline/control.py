@@ -155,7 +155,7 @@ def is_env_run(settings: Mapping[str, Any]) -> bool:
 
 
 def env_spec_from(settings: Mapping[str, Any], env: Env | None = None) -> RunSpec:
-    """The same run again, to be resumed; `env` where it was made by something that has no name of its own."""
+    """Rebuilds the spec of a run to resume it; `env` is needed where the maker has no name that can be imported."""
     needs_torch()
     from holdfast.learn.control import EnvPPO
     from holdfast.learn.school import School
@@ -192,7 +192,7 @@ def env_comparison_config(proof: EnvProof, reward_range: tuple[float, float]) ->
 
 
 def _named(env: Env) -> tuple[str, Env]:
-    """What it is called in records, and what makes it. `module:function` is looked up, as Gymnasium's names are not."""
+    """Returns the environment's name in records and its maker. `module:function` is imported, Gymnasium's name not."""
     if _is_maker(env):
         return env.name, env
     if not isinstance(env, str):
@@ -217,7 +217,7 @@ def _is_maker(env: Any) -> TypeGuard[EnvMaker]:
 
 
 def _many_agents(called: str, make: Env) -> Env:
-    """What makes environments of many agents, where it makes PettingZoo's; anything else as it is."""
+    """Wraps what makes a PettingZoo environment; anything else stays as it is."""
     if _is_maker(make) or not callable(make) or find_spec("gymnasium") is None:
         return make
     from holdfast.collect.zoo import ZooMaker, is_zoo

@@ -33,7 +33,7 @@ Clock = Callable[[], float]
 
 
 def stored_result(rollout: ScoredRollout) -> TaskResult:
-    """What a rollout did, judged by what its hidden check said: no agent is its own check."""
+    """Makes a task result of a rollout, with what its hidden check said: no agent is its own check."""
     measured = [term for term in rollout.signals if term.source.partition(":")[0] != AGENT]
     name = rollout.rollout.partition("/")[2]
     asked = " ".join(str(asked_of(rollout.input)).split())

@@ -25,7 +25,7 @@ def expose(store: Store, units: Mapping[tuple[str, str], str], *, now: float) ->
 
 
 async def tell_outcomes(store: Store, rollouts: Iterable[Rollout]) -> None:
-    """What came of each rollout, for every experiment that its unit takes part in; again is harmless."""
+    """Records the outcome of each rollout for every experiment of its unit; repeating it is harmless."""
     served = [
         ServedRequest(
             id=f"{one.id}@{trial}",
@@ -47,7 +47,7 @@ async def tell_outcomes(store: Store, rollouts: Iterable[Rollout]) -> None:
 
 
 async def tell_run(store: Store, arms: Mapping[str, str], run: str, *, now: float) -> None:
-    """What came of a run that is a unit itself: its share of right answers, and its mean reward."""
+    """Records the outcome of a run that is itself a unit: its share of right answers and its mean reward."""
     if not arms:
         return
     counts, rewards = store.views.outcomes(run), store.views.rewards(run).values()

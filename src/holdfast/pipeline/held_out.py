@@ -128,7 +128,7 @@ def united(tasks: Sequence[HeldOut], cluster: str | None = None) -> list[str]:
 
 
 def _asked(task: HeldOut) -> tuple[Any, str]:
-    """What an agent is asked, and the expected answer as text: the same question with another answer is no copy."""
+    """Splits a task into question and expected answer: the same question with another answer is no copy."""
     item = task_of(task.input)
     if isinstance(item, TaskItem):
         return item.input, canonical(item.expected) if item.has_expected else ""

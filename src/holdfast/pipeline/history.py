@@ -31,7 +31,7 @@ MOST = 10_000  # parts that an agent and a scorer are described by
 
 
 def setup_of(ctx: StepContext) -> str:
-    """What the outcome of a task depends on besides the task and the policy: the agent and the scorer. What has too
+    """Hashes what an outcome depends on besides task and policy: the agent and the scorer. What has too
     many parts to be described, or changes while it is looked at, is like no other."""
     parts = _Parts()
     try:

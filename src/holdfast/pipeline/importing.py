@@ -172,7 +172,8 @@ def _why_not(row: Any) -> str | None:
     if not isinstance(row, dict):
         return "is not an object"
     if unknown := sorted(set(row) - set(KNOWN)):
-        return f"has {_plural(len(unknown), 'unknown field')}; known are {', '.join(KNOWN)}"
+        fields = "1 unknown field" if len(unknown) == 1 else f"{len(unknown)} unknown fields"
+        return f"has {fields}; known are {', '.join(KNOWN)}"
     if _is_deep(row):
         return f"is nested more than {DEEPEST} deep"
     messages, reward = row.get("messages"), row.get("reward")
@@ -222,7 +223,7 @@ def _hash(data: Any) -> str:
 
 
 def _spans(one: Conversation, at: float) -> tuple[Span, ...]:
-    """Every answer is a model call with all that was said before it; every result of a tool is a call of the tool."""
+    """Makes a model call of every answer, with all messages before it, and a tool call of every tool result."""
     sampling = {"tools": list(one.tools)} if one.tools else {}
     calls = {
         place: (
@@ -369,7 +370,3 @@ def finish_conversation(
 
 def _counted(ready: Sequence[Conversation]) -> Counter[str]:
     return sum((count([one.messages, one.tools, one.metadata]) for one in ready), Counter[str]())
-
-
-def _plural(n: int, what: str) -> str:
-    return f"{n} {what}{'' if n == 1 else 's'}"

@@ -116,7 +116,7 @@ async def _improve(run: DurableRun, spec: Spec) -> IterationResult | None:
 
 @asynccontextmanager
 async def held_to_budget(run: DurableRun, spec: Spec) -> AsyncIterator[Spec]:
-    """The same, where no call is made that could pass a budget in tokens or money."""
+    """Limits the spec's calls to its budget in tokens or money while the block runs."""
     limit = await asyncio.to_thread(limit_of, run, spec.algorithm, spec.iterations)
     if limit is None:
         yield spec
@@ -129,7 +129,7 @@ async def held_to_budget(run: DurableRun, spec: Spec) -> AsyncIterator[Spec]:
 
 
 def within_budget(spec: Spec, state: AlgorithmState) -> Spec:
-    """The same with as many held-out tasks as the rest of a budget in tokens or money pays for."""
+    """Keeps as many held-out tasks as the rest of a budget in tokens or money pays for."""
     left_for_proof = getattr(spec.algorithm, "left_for_proof", None)
     left = None if left_for_proof is None else left_for_proof(state)
     return spec if left is None else replace(spec, held_out=spec.held_out[: left // (2 * len(spec.prove.seeds))])
@@ -232,7 +232,7 @@ class IterationResult:
 async def current_version(
     spec: Spec, *, candidate: Policy | None = None, n: int | None = None, ctx: StepContext
 ) -> Version:
-    """What is live of the line; where nothing is, what the caller began with. With a candidate, what the test of it
+    """Finds the live version of the line, or what the caller began with. With a candidate, what the test of it
     against that is charged: its α is fixed before its first episode, and so are the earlier tries that it uses."""
     live = ctx.store.releases.live(spec.line)
     policy = spec.policy if live is None else policy_of(live, spec.policy)
@@ -261,7 +261,7 @@ async def current_version(
 
 
 def with_charge(spec: Spec, live: Version) -> Spec:
-    """The same with the α that the account leaves to this test."""
+    """Gives the spec the α that the account leaves to this test."""
     how = at_charge(spec.prove.how, live.charge)
     if live.tries:
         how = replace(how, alpha=how.alpha / 2**live.tries)
@@ -432,7 +432,7 @@ def request_of(
 
 
 def accepted(spec: Spec, candidate: Policy, ctx: StepContext) -> Acceptance | None:
-    """What the environment measured of the candidate; None where it asks for nothing."""
+    """Lets the environment measure the candidate; None where it asks for nothing."""
     if spec.accept is None:
         return None
     act = ctx.open(candidate).act

@@ -46,7 +46,7 @@ def judge_named(name: str, base_url: str | None) -> Judge:
 
 
 def connect_verifier(name: str) -> Callable[[], Judge]:
-    """How a process gets the verifier; that it cannot be had is found here."""
+    """Returns what loads the verifier in any process; a missing PyTorch is found here."""
     if find_spec("torch") is None or find_spec("safetensors") is None:
         why = "needs PyTorch, which is not installed"
         raise BadInput(f"judge {name}", why=why, remedy="pip install 'holdfast[learn]'")
@@ -84,7 +84,7 @@ class Court:
 
 
 def court(judges: Sequence[Judge], store: Store | None) -> Court:
-    """Every judge by every criterion; what it says counts where it is calibrated. Without a store nobody is."""
+    """Asks every judge about every criterion; its word counts where it is calibrated, for which a store is needed."""
     asked = judges if store is None else [CachedJudge(one, store.judgements) for one in judges]
     tiers = {on.id: [[one] for one in asked] for on in CRITERIA.values()}
     return Court(tiers=tiers, calibrated=(lambda *_: None) if store is None else store.judgements.calibration)
@@ -159,7 +159,7 @@ def calibrate_with(name: str, base_url: str | None, criterion: str | None = None
 
 
 def remedy_for(opinion: Opinion, names: Sequence[str], base_url: str | None) -> str | None:
-    """What would settle an opinion that is still open; None where it is decided."""
+    """Suggests what would settle an open opinion; None where it is decided."""
     if opinion.outcome is EnsembleOutcome.DECIDED:
         return None
     if not names:

@@ -83,7 +83,7 @@ class CandidateEvidence:
 
 
 def _charge(store: Store, runs: Sequence[RunRecord], iteration: int | None) -> Charge | None:
-    """What the last of them was charged: one that goes on has the α of the one before."""
+    """Finds the charge of the last run; one that continues has the α of the one before."""
     found = (charge_in(store, one.id, iteration if one.kind == IMPROVE else None) for one in reversed(runs))
     return next((one for one in found if one is not None), None)
 
@@ -179,7 +179,7 @@ def uncharged_beside(store: Store, evidence: CandidateEvidence, suites: Suites) 
 
 
 def decided_in(store: Store, run: RunRecord, candidate: str | None) -> Mapping[str, Any]:
-    """What a run that improves has decided about the candidate; without a name, about its last one."""
+    """Finds the decision of a run that improves about the candidate; without a name, about its last one."""
     bodies = [one.body for one in store.steps.of_run(run.id) if one.body.get("decision")]
     found = [body for body in bodies if candidate in (None, body["release"])]
     if not found:
@@ -237,7 +237,7 @@ def unfinished_after(run: str, unfinished: RunRecord, remedy: str) -> BadInput:
 
 
 def proofs(store: Store) -> list[RunRecord]:
-    """All runs that compared two versions, the newest first."""
+    """Lists all runs that compared two versions, newest first."""
     found: list[RunRecord] = []
     last = None
     while page := store.runs.newest(most=PAGE, before=last):
@@ -250,7 +250,7 @@ def proofs(store: Store) -> list[RunRecord]:
 
 
 def continuation(evidence: CandidateEvidence, *, is_repeat: bool) -> dict[str, Any]:
-    """What an evaluation that continues has of the one before."""
+    """Builds the fields that a continuing evaluation takes from the one before."""
     continues = Continued(
         run=evidence.run,
         iteration=evidence.iteration if len(evidence.runs) == 1 else None,
@@ -467,7 +467,7 @@ def _settings_known_here(store: Store, run: RunRecord) -> OptimizeSettings:
 
 
 def samples_of(store: Store, release: Release) -> Mapping[str, Any] | None:
-    """What its last decision rests on: the run, the episodes, and how they were judged; None: there was none."""
+    """Reads the samples of its last decision: run, episodes and how they were judged; None: there was none."""
     if release.evidence is None:
         return None
     evidence = loads(Evidence, store.blobs.get(release.evidence))
@@ -486,7 +486,7 @@ def request_again(
     to: Stage | None,
     now: float,
 ) -> PromotionRequest:
-    """All that is measured by now, judged as it was judged last; further seeds are a test with an α of its own."""
+    """Asks the gate as it was asked last, with all that is measured by now; further seeds are a test of their own."""
     last, kept = loads(Evidence, store.blobs.get(str(release.evidence))), samples_of(store, release)
     assert kept is not None
     how, criteria = _by_our_rules(comparison_config_from(kept["weighing"]), criteria_from(kept["criteria"]))
@@ -502,7 +502,7 @@ def request_again(
 
 
 def _by_our_rules(how: ComparisonConfig, criteria: Criteria) -> tuple[ComparisonConfig, Criteria]:
-    """What versions before asked for by default, bands and hardly a missing episode, closed the gate by chance."""
+    """Replaces old defaults that closed the gate by chance: bands, and hardly a missing episode."""
     if how.rules == RULES:
         return how, criteria
     ours = Criteria()
@@ -516,7 +516,7 @@ def _by_our_rules(how: ComparisonConfig, criteria: Criteria) -> tuple[Comparison
 
 
 def candidate_of(release: Release, baseline: Release, measured: PairedEpisodes, **about: Any) -> Candidate:
-    """What is measured of a registered version, and against which one."""
+    """Makes a candidate of a registered version, with what was measured against the baseline."""
     return Candidate(
         policy=release.policy,
         kind=release.kind,

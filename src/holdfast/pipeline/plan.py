@@ -77,7 +77,7 @@ def charged_next(
 
 
 def base_rate(store: Store, policy: str, how: ComparisonConfig) -> float | None:
-    """How the live version did when it was proved, as a share of what it can reach; None: nobody measured it."""
+    """Reads the live version's rate in its proof, as a share of what it can reach; None: nobody measured it."""
     live = store.releases.live(policy)
     if live is None or live.evidence is None:
         return None

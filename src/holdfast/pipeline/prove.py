@@ -88,7 +88,7 @@ def episodes(experiences: Iterable[Experience], places: Places, lowest: float = 
 
 
 def missing(measured: Iterable[Episode], places: Places, how: ComparisonConfig, *, is_candidate: bool) -> list[Episode]:
-    """What never came back, as the worst for a candidate and the best for a baseline."""
+    """Imputes what never came back: the worst for a candidate, the best for a baseline."""
     known = {(one.task, one.seed) for one in measured}
     low, high = how.reward_range
     is_safety = how.max_safety_regression is not None or how.primary == "safety"
@@ -153,7 +153,7 @@ class ProveConfig:
             raise BadInput(f"batch = {self.batch}", why="must be at least 1")
 
     def record(self) -> dict[str, Any]:
-        """What a step notes of it: what versions before did not have is left out where it is not set."""
+        """Returns what a step records of it; later fields are left out where they are not set."""
         later = ("criteria", "cluster")
         named = {one.name: getattr(self, one.name) for one in fields(self)}
         told = {name: value for name, value in named.items() if name not in later or value is not None}
@@ -263,7 +263,7 @@ async def prove(
     policies = [baseline, candidate]
 
     async def confirmed(found: InterimAnalysis, count: int) -> InterimAnalysis:
-        """What earlier tries have proved, by fresh tries alone; from then on those count."""
+        """Confirms by fresh tries alone what earlier tries have proved; from then on those count."""
         if not is_pooled(found, config):
             return found
         given = (policies, list(tasks[:count]), config, {**place, "first": 0}, found.record())
@@ -646,7 +646,7 @@ def episodes_of(store: Store, analysis: InterimAnalysis) -> tuple[list[Episode],
 
 
 def tried_in(store: Store, analysis: InterimAnalysis) -> tuple[list[Episode], list[Episode]]:
-    """The same as they were measured, without what earlier tries have added."""
+    """Returns the same episodes as they were measured, without what earlier tries have added."""
     return _read(store, analysis.blobs, LIVE), _read(store, analysis.blobs, CANDIDATE)
 
 

@@ -59,7 +59,7 @@ def resolve(store: Store, name: str) -> Version:
 
 
 def weights_of(store: Store, name: str) -> str:
-    """What settings call the weights of a version: a model of the package, or the folder that they lie in."""
+    """Returns the weights of a version as settings name them: a model of the package, or a folder."""
     version = resolve(store, name)
     if version.resources is not None or version.policy is not None:
         why = "is more than a folder of weights"
@@ -231,7 +231,7 @@ def _digest(value: Any) -> str:
 
 
 def source_of(store: Store, name: str, model: str | None = None) -> tuple[str, dict[str, Any]]:
-    """What a release would be registered with: its source, and a manifest that names the bytes."""
+    """Returns the source and the manifest that a release is registered with; the manifest names the bytes."""
     if name.startswith("resources:"):
         text = name.partition(":")[2]
         if not text.isdecimal() or model is None:

@@ -145,7 +145,7 @@ def outcome(trial: TargetTrial, steps: Sequence[StepRecord]) -> tuple[TargetTria
 
 
 def grader(arm: str) -> Score:
-    """What pays. The careless grader pays where the expected text occurs anywhere in the answer; what the guarded one
+    """Returns the scorer. The careless one pays where the expected text occurs in the answer; what the guarded one
     would have said is measured beside it, with weight 0, and the other way about."""
 
     def paid(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
@@ -164,7 +164,11 @@ def given(task: ToolTask) -> dict[str, Any]:
 
 async def learning(trial: TargetTrial, run: DurableRun) -> None:
     """Improves the model and compares it with what it was, both on the same held-out tasks."""
-    dials, warm_up = TARGETS[trial.target].dials, _warm_up(trial)
+    dials, sizes = (
+        TARGETS[trial.target].dials,
+        {"warm_up_rounds": trial.warm_up_rounds, "probe_tasks": trial.probe_tasks},
+    )
+    warm_up = WarmUp(settings=Quickstart(model=trial.model, seed=trial.seed, **sizes))
     practice = GRPO(
         lr=trial.rate, steps=trial.steps, tasks=trial.tasks, samples=trial.samples, seed=trial.seed, phase="grpo"
     )
@@ -185,11 +189,6 @@ async def learning(trial: TargetTrial, run: DurableRun) -> None:
         at = "unchanged/0"
         await prove(run, "unchanged", spec.policy, spec.policy, spec.held_out, spec.prove, prefix="proof-0-")
     await run.step(ROWS, partial(compared, trial.target, at), len(tests), title="what came of each task")
-
-
-def _warm_up(trial: TargetTrial) -> WarmUp:
-    sizes = {"warm_up_rounds": trial.warm_up_rounds, "probe_tasks": trial.probe_tasks}
-    return WarmUp(settings=Quickstart(model=trial.model, seed=trial.seed, **sizes))
 
 
 def compared(target: str, at: str, count: int, *, ctx: StepContext) -> dict[str, Any]:
@@ -290,7 +289,7 @@ def _verdict(court: Court, item: EvalItem) -> bool:
 
 
 def _answers(experiences: Sequence[Experience], paddings: str, seed: int) -> list[tuple[int, Answered]]:
-    """Every answer with the place of its task, and the twins that are made of some."""
+    """Lists every answer with the place of its task, and the twins that are made of some."""
     found: list[tuple[int, Answered]] = []
     for one in experiences:
         said = [call for call in one.calls if not call.response.get("tool_calls")]

@@ -174,7 +174,7 @@ def practice_tasks(seed: int, steps: int, count: int) -> list[Any]:
 
 
 def marks(tries: int, *, ctx: StepContext) -> dict[str, Any]:
-    """What both versions did with each held-out task; without a proof only the number of tries."""
+    """Marks what both versions did with each held-out task; without a proof it has only the number of tries."""
     rollouts = ctx.store.views.of_step(ctx.run, "0/prove/0")
     told: dict[str, Any] = {"tries": tries}
     for arm in ARMS:
@@ -360,7 +360,7 @@ class Results:
 
 
 def measured(store: Store, steps: Sequence[StepRecord]) -> MeasuredVersions | None:
-    """What the run has kept of both versions; None while one of them is missing. Versions before durable steps kept
+    """Reads what the run has kept of both versions; None while one is missing. Versions before durable steps kept
     each in a body of its own."""
     old = {str(one.body.get("phase")): one.body for one in steps if one.function == LEGACY_STEP}
     if BASELINE in old and TRAINED in old:
@@ -446,7 +446,7 @@ def _gain(
 
 
 def _solved(episodes: Sequence[Episodic]) -> dict[str, float]:
-    """How often each task was solved, of its tries."""
+    """Computes the share of tries that solved each task."""
     tries: dict[str, list[float]] = {}
     for one in episodes:
         tries.setdefault(str(one["task"]), []).append(float(one["success"] or 0.0))

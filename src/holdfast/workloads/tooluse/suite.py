@@ -179,7 +179,7 @@ def evaluation_from(settings: Mapping[str, Any]) -> PairedEvaluation:
 
 
 def _beside(made: PairedEvaluation, evidence: Sequence[str]) -> PairedEvaluation:
-    """The same evaluation with the name and hash of all its evidence, earlier runs included."""
+    """Names the evaluation after all its evidence, earlier runs included."""
     name, version, sha256 = evidence
     return replace(made, suite=(name, version, sha256), source={**made.source, "evidence": list(evidence)})
 

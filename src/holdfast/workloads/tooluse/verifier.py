@@ -87,7 +87,7 @@ def answered(
     models: Sequence[str] = MODELS,
     done: Callable[[int], None] = lambda n: None,
 ) -> list[Answered]:
-    """What each model answers to the first n tasks of a seed, and the twins that are made of it."""
+    """Lets each model answer the first n tasks of a seed, and adds the twins that are made of the answers."""
     found: list[Answered] = []
     tasks = generate(split, first, n)
     for name in models:
@@ -108,7 +108,7 @@ def is_right(signals: Sequence[RewardTerm]) -> bool:
 
 
 def conversation(task: Mapping[str, Any], output: str, spans: Sequence[Span]) -> tuple[Mapping[str, Any], ...]:
-    """All that was said until the answer, the answer last; without spans, the question and the answer."""
+    """Returns the messages up to the answer, the answer last; without spans, the question and the answer."""
     calls = [span.model for span in spans if span.model is not None]
     if calls and not calls[-1].response.get("tool_calls"):
         return *calls[-1].messages, {**calls[-1].response, "role": "assistant", "content": output}
@@ -147,7 +147,7 @@ def styled(value: str, style: str) -> str:
 
 
 def eval_item(answer: Answered) -> EvalItem:
-    """What a judge is shown: the question, the tool results and the answer, without hidden fields."""
+    """Makes the item that a judge is shown: question, tool results and answer, without hidden fields."""
     said = [m for m in answer.messages[2:-1] if m.get("role") == "tool" or m.get("tool_calls")]
     lines = []
     for message in said:
