@@ -27,7 +27,6 @@ from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, Claim, Split, Task
 from holdfast.contracts.trace import ModelCall
 from holdfast.operate.lifecycle import SERVED
-from holdfast.pipeline.importing import finish_conversation
 from holdfast.promote.release import HOLDBACK, WATCHED, Routing, choose, is_counted, route
 from holdfast.store.notifications import RELEASES
 from holdfast.store.store import Store
@@ -541,6 +540,8 @@ class Capture:
         calls: Mapping[int, tuple[ModelCall, float]],
         signals: tuple[RewardTerm, ...],
     ) -> None:
+        from holdfast.pipeline.importing import finish_conversation  # slow to import: commands to runs need no service
+
         now = self._clock()
         spans = conversation_spans([*last.messages, {"role": "assistant", **last.response}], calls, now)
         await finish_conversation(self._store, claim, spans, last.response.get("content"), signals, now=now)
