@@ -37,8 +37,7 @@ from holdfast.contracts.policy import Policy, files_of, policy_record
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import ANSWERED, RolloutState
 from holdfast.contracts.run import DesiredState, RunRecord, RunState, Status, StepRecord, is_gone, this_process
-from holdfast.pipeline.context import Runtime, StepContext
-from holdfast.pipeline.experiments import expose, tell_run
+from holdfast.pipeline.context import Runtime, StepContext, expose, tell_run
 from holdfast.privacy.scrub import key_in
 from holdfast.store.notifications import ORDERS
 from holdfast.store.runs import HELD, DesiredStates, taken_up
