@@ -161,20 +161,20 @@ def start(
     if scorers is None:
         raise BadInput("scorers", why="there are none", remedy="give at least one: what is not measured cannot improve")
     chosen = options_of(options, *PROVING, "iterations", "stage")
-    found, base = task_set(tasks), policy_from(policy, model)
+    task_list, base = task_set(tasks), policy_from(policy, model)
     limits = Budget() if budget is None else budget
     asked = algorithm_for(algorithm, base)
     if "vllm" in chosen:
         from holdfast.pipeline.spec import with_importance_cap
 
         asked = with_importance_cap(asked)
-    learning, proving = _divided(base, asked, found, limits, chosen)
+    learning, proving = _divided(base, asked, task_list, limits, chosen)
     learning = connected(learning, lambda named, at: client(named, at or base_url))
     given = {"name": name, "algorithm": described(asked), "budget": limits.rollouts, **limits.in_tokens}
     setup = prepare(
         given,
         agent=agent,
-        tasks=found,
+        tasks=task_list,
         scorers=scorers,
         safety=safety,
         policies=[base],
@@ -614,7 +614,7 @@ def _decided(
     release, charge = store.releases.get(str(result.release)), charge_in(store, run.id)
     about: dict[str, Any] = {"run": run.id, "suite": evaluation.suite, "charge": charge, "to": spec.stage}
     request = request_again(store, release, measured(store, run.id), **about, now=time.time())
-    told = asyncio.run(promote(store, request, clock=time.time, who=who()))
-    evidence = loads(Evidence, store.blobs.get(str(told["evidence"])))
-    decision, proof = decode(Decision, told["decision"]), Proof(evidence, Path(told["proof"]))
-    return replace(result, run=run, decision=decision, proof=proof, details=told)
+    published = asyncio.run(promote(store, request, clock=time.time, who=who()))
+    evidence = loads(Evidence, store.blobs.get(str(published["evidence"])))
+    decision, proof = decode(Decision, published["decision"]), Proof(evidence, Path(published["proof"]))
+    return replace(result, run=run, decision=decision, proof=proof, details=published)

@@ -533,8 +533,8 @@ def improve(
         now = {body["release"]: opened.releases.get(body["release"]) for body in decided if "release" in body}
         off = switched_off(opened, status.run_id, spec, begun)
         searched = searched_in(opened, status.run_id)
-    told = [{name: body.get(name) for name in REPORTED} for body in decided]
-    data = {"status": status, "iterations": told, "pages": pages, **_switched_off(off)}
+    iterations = [{name: body.get(name) for name in REPORTED} for body in decided]
+    data = {"status": status, "iterations": iterations, "pages": pages, **_switched_off(off)}
     data |= {"prompt_optimization": [reported(*one) for one in searched]} if searched else {}
     lines = _improve_lines(status, updates, list(zip(decided, pages, strict=True)), now, str(at), off, searched)
     return Output(data, "\n".join(lines), code)

@@ -272,8 +272,8 @@ def more(
         about: dict[str, Any] = {"run": measured.run, "suite": measured.suite, "charge": measured.charge}
         to = stage_of(opened, measured.runs[0])
         request = request_again(opened, release, measured.measured, **about, to=to, now=time.time())
-        told = asyncio.run(promote(opened, request, clock=time.time, who=who()))
-        return decision_view({"run": measured.run, **told}, opened.releases.get(release.id), str(at))
+        decided = asyncio.run(promote(opened, request, clock=time.time, who=who()))
+        return decision_view({"run": measured.run, **decided}, opened.releases.get(release.id), str(at))
 
 
 def spec_of(store: Store, run: RunRecord) -> RunSpec:

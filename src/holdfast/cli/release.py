@@ -85,8 +85,8 @@ def decide(
         if audits is not None or leaked.count:  # of one that nobody audited, a leak is known all the same
             audits = (*(audits or ()), leaked)
         request = _request(opened, release, measured, (audits, findings[1]), untrained, Stage(to))
-        found = asyncio.run(promote(opened, request, clock=time.time, who=who()))
-        return decision_view(found, opened.releases.get(release.id), str(at))
+        decided = asyncio.run(promote(opened, request, clock=time.time, who=who()))
+        return decision_view(decided, opened.releases.get(release.id), str(at))
 
 
 def _findings(store: Store, release: Release, audit: str | None, golden: str | None) -> tuple[Any, Any]:

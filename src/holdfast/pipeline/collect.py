@@ -73,8 +73,8 @@ def _arrived(store: Store, run: str, taken: frozenset[str], most: int) -> list[s
     if counts[RolloutState.SUCCEEDED] + counts[RolloutState.FAILED] <= len(taken):
         return []
     ends = (RolloutState.SUCCEEDED, RolloutState.FAILED)
-    found = [one for state in ends for one in islice(_ended(store, run, state, taken), most)]
-    return [one.id for one in sorted(found, key=lambda one: one.enqueued_at)][:most]
+    ended = [one for state in ends for one in islice(_ended(store, run, state, taken), most)]
+    return [one.id for one in sorted(ended, key=lambda one: one.enqueued_at)][:most]
 
 
 def _ended(store: Store, run: str, state: RolloutState, taken: frozenset[str]) -> Iterator[Rollout]:

@@ -108,8 +108,8 @@ async def _improve(run: DurableRun, spec: Spec) -> IterationResult | None:
         strict = with_charge(paid, live)
         asked = replace(strict.prove, criteria=strict.criteria)  # it is looked at until the gate can open
         policies, earlier = (live.policy, state.candidate), live.history
-        found = await prove(run, f"{n}/prove", *policies, paid.held_out, asked, iteration=n, history=earlier)
-        decided = await run.step(f"{n}/decide", partial(decide, strict, run.done), live, state, found)
+        analysis = await prove(run, f"{n}/prove", *policies, paid.held_out, asked, iteration=n, history=earlier)
+        decided = await run.step(f"{n}/decide", partial(decide, strict, run.done), live, state, analysis)
         base = Version(policy=state.candidate) if decided.is_accepted else base
     return decided
 
@@ -151,10 +151,10 @@ def note_waiver(store: Store, run: str, why: str, *, who: str, now: float) -> Wr
 
 async def learn_all(run: DurableRun, name: str, spec: Spec, state: AlgorithmState) -> AlgorithmState:
     """Collect what the algorithm asks for and tell it what came of it, until it asks for no more."""
-    told = getattr(spec.algorithm, "title", None)  # of an algorithm whose steps are not all alike: what each is
+    step_title = getattr(spec.algorithm, "title", None)  # of an algorithm whose steps are not all alike: what each is
     while work := spec.algorithm.ask(state, spec.tasks):
         at, title = f"{name}/{state.step}", f"iteration {state.iteration + 1}, step {state.step + 1}"
-        title += "" if told is None else f": {told(state)}"
+        title += "" if step_title is None else f": {step_title(state)}"
         batch = await run.step(f"{at}/collect", collect, work, spec.max_attempts, spec.timeout_s, title=title)
         state = await run.step(f"{at}/learn", partial(learn, spec), state, batch, title=title)
     return state
@@ -220,12 +220,12 @@ class IterationResult:
         if not record["proposed"]:
             return cls(iteration=record["iteration"], why=record["why"])
         kept = record["candidate"]
-        told = {name: record[name] for name in record if name not in ("phase", "iteration", "proposed", "candidate")}
+        details = {name: record[name] for name in record if name not in ("phase", "iteration", "proposed", "candidate")}
         return cls(
             iteration=record["iteration"],
             decision=decode(Decision, record["decision"]),
             candidate=None if kept is None else policy_from(kept),
-            details=told,
+            details=details,
         )
 
 
@@ -236,9 +236,9 @@ async def current_version(
     against that is charged: its α is fixed before its first episode, and so are the earlier tries that it uses."""
     live = ctx.store.releases.live(spec.line)
     policy = spec.policy if live is None else policy_of(live, spec.policy)
-    found = Version(policy=policy, release=None if live is None else live.id)
+    version = Version(policy=policy, release=None if live is None else live.id)
     if candidate is None:
-        return found
+        return version
     setup = await ctx.in_thread(setup_of, ctx)
     earlier: dict[str, Any] = {"tasks": {}, "why": ""}
     if spec.prove.reuse_live:
@@ -257,7 +257,7 @@ async def current_version(
         now=ctx.now(),
     )
     kept = await ctx.in_thread(ctx.save, earlier["tasks"]) if earlier["tasks"] else None
-    return replace(found, charge=charge, history=kept, unused=earlier["why"])
+    return replace(version, charge=charge, history=kept, unused=earlier["why"])
 
 
 def with_charge(spec: Spec, live: Version) -> Spec:
@@ -336,13 +336,13 @@ def _unmoved(bodies: Sequence[Mapping[str, Any]]) -> list[str]:
     updates = [body.get("update") or body.get("rl_optimizer") or {} for body in bodies]
     restored = [str(update["restored"]) for update in updates if update.get("restored")]
     reasons = list(dict.fromkeys(str(one["skipped_reason"]) for one in updates if one.get("skipped_reason")))
-    told = [reason.replace("_", " ") for reason in reasons]
+    sentences = [reason.replace("_", " ") for reason in reasons]
     if restored:
-        told.insert(0, f"{len(restored)} updates were taken back, the last one because {restored[-1]}")
+        sentences.insert(0, f"{len(restored)} updates were taken back, the last one because {restored[-1]}")
     moved = [one.get("delta_norm", one.get("parameter_delta_norm")) for one in updates if not one.get("restored")]
     if (idle := sum(distance == 0.0 for distance in moved)) > 0:
-        told.append(f"{idle} updates moved nothing")
-    return told
+        sentences.append(f"{idle} updates moved nothing")
+    return sentences
 
 
 def _silent(bodies: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -373,10 +373,10 @@ async def decide(
     """Bring the candidate before the gate; with a stage, an open one moves the release."""
     request = await asyncio.to_thread(request_of, spec, done, live, state, analysis, ctx)
     fence = partial(ctx.store.runs.driven_in, run_id=ctx.run, driver=ctx.driver)
-    told = await promote(ctx.store, request, clock=ctx.now, who=ctx.who, fence=fence, check=ctx.check)
-    told["verdict"] = None if analysis.verdict is None else analysis.record()["verdict"]
-    decision = decode(Decision, told["decision"])
-    return IterationResult(iteration=state.iteration, decision=decision, candidate=state.candidate, details=told)
+    published = await promote(ctx.store, request, clock=ctx.now, who=ctx.who, fence=fence, check=ctx.check)
+    published["verdict"] = None if analysis.verdict is None else analysis.record()["verdict"]
+    decision = decode(Decision, published["decision"])
+    return IterationResult(iteration=state.iteration, decision=decision, candidate=state.candidate, details=published)
 
 
 def request_of(

@@ -201,7 +201,7 @@ async def compare(evaluation: PairedEvaluation, policies: tuple[Policy, Policy],
     if earlier is not None:
         before = await run.step("earlier", gathered, asdict(earlier), config, title="earlier episodes")
     run.planned = 2 * len(evaluation.tasks) * len(evaluation.seeds)
-    found = await prove(
+    analysis = await prove(
         run,
         KIND,
         *policies,
@@ -213,7 +213,7 @@ async def compare(evaluation: PairedEvaluation, policies: tuple[Policy, Policy],
         history=kept.get("history"),
     )
     run.planned = 0  # those that an early verdict made needless are not waited for
-    return found
+    return analysis
 
 
 async def charge(evaluation: PairedEvaluation, live: Policy, *, ctx: StepContext) -> dict[str, Any]:
@@ -232,7 +232,7 @@ async def charge(evaluation: PairedEvaluation, live: Policy, *, ctx: StepContext
     if evaluation.reuse_live:
         selected = await ctx.in_thread(ever_promoted, store, policy)
         earlier = await ctx.in_thread(history_of, store, policy, live, evaluation.tasks, setup, selected)
-    found = await charged(
+    charged_test = await charged(
         store,
         policy,
         evaluation.tasks,
@@ -247,7 +247,7 @@ async def charge(evaluation: PairedEvaluation, live: Policy, *, ctx: StepContext
     )
     kept = {"history": await ctx.in_thread(ctx.save, earlier["tasks"])} if earlier["tasks"] else {}
     kept |= {"unused": earlier["why"]} if earlier["why"] else {}
-    return {"how": at_charge(how, found).record(), CHARGED: found.record(), **kept}
+    return {"how": at_charge(how, charged_test).record(), CHARGED: charged_test.record(), **kept}
 
 
 def charge_in(store: Store, run: str, iteration: int | None = None) -> Charge | None:

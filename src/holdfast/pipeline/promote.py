@@ -287,10 +287,10 @@ async def promote(
         decision = _decided(store, request, candidate, evidence)
         await asyncio.to_thread(check)  # weighing takes its time: what was ordered meanwhile holds
         published = await asyncio.to_thread(request.publish, evidence, decision)  # nothing serves without its proof
-        told: dict[str, Any] = {"evidence": blob, "decision": decision, "proof": published.get("proof_sha256")}
+        outcome: dict[str, Any] = {"evidence": blob, "decision": decision, "proof": published.get("proof_sha256")}
         try:
             if candidate.stage is Stage.CANDIDATE:
-                candidate = await _act(store, request, candidate, evidence, told, who=who, now=clock(), fence=fence)
+                candidate = await _act(store, request, candidate, evidence, outcome, who=who, now=clock(), fence=fence)
         except Conflict:  # another went live meanwhile, or this one moved: once more, as things are now
             candidate = releases.get(candidate.id)
             continue

@@ -259,40 +259,40 @@ async def prove(
     else:
         kept = await run.step(f"{name}/order", order, list(tasks), str(run.spec.seed), config.cluster)
         tasks, place["order"] = _in_order(run.store, kept, tasks), kept["order"]
-    found, parts, first = before, batches(tasks, config.batch), 0
+    analysis, parts, first = before, batches(tasks, config.batch), 0
     policies = [baseline, candidate]
 
-    async def confirmed(found: InterimAnalysis, count: int) -> InterimAnalysis:
+    async def confirmed(analysis: InterimAnalysis, count: int) -> InterimAnalysis:
         """Confirms by fresh tries alone what earlier tries have proved; from then on those count."""
-        if not is_pooled(found, config):
-            return found
-        given = (policies, list(tasks[:count]), config, {**place, "first": 0}, found.record())
+        if not is_pooled(analysis, config):
+            return analysis
+        given = (policies, list(tasks[:count]), config, {**place, "first": 0}, analysis.record())
         shown: InterimAnalysis = await run.step(f"{name}/confirm", confirm, *given, title=f"{title}live beside it")
         return shown
 
     for number, part in enumerate(parts):
-        if found is not None and is_enough(found, config):
-            found = await confirmed(found, first)
-            if is_enough(found, config):
+        if analysis is not None and is_enough(analysis, config):
+            analysis = await confirmed(analysis, first)
+            if is_enough(analysis, config):
                 break
         if number >= done:
-            found = await run.step(
+            analysis = await run.step(
                 f"{name}/{number}",
                 look,
                 policies,
                 part,
                 config,
                 {**place, "first": first},
-                None if found is None else found.record(),
+                None if analysis is None else analysis.record(),
                 title=f"{title}look {number + 1} of {len(parts)}",
             )
         first += len(part)
-    if found is None:
+    if analysis is None:
         raise BadInput("held-out tasks", why="there are none", remedy="a proof needs tasks that are not learnt from")
-    found = await confirmed(found, first)
-    if not kept.get("retries") or is_enough(found, config) or not any(found.missing.values()):
-        return found
-    given = (policies, list(tasks), config, {**place, "first": 0}, found.record())
+    analysis = await confirmed(analysis, first)
+    if not kept.get("retries") or is_enough(analysis, config) or not any(analysis.missing.values()):
+        return analysis
+    given = (policies, list(tasks), config, {**place, "first": 0}, analysis.record())
     mended: InterimAnalysis = await run.step(f"{name}/lost", measure_lost, *given, title=f"{title}what was lost")
     return await confirmed(mended, first)
 
@@ -406,7 +406,7 @@ def _mended(
     earlier = _known_before(ctx, place, before.record(), _value(how))
     if "history" in place:
         new |= {LIVE: new[BASELINE], BASELINE: _pooled(new[BASELINE], new[CANDIDATE], earlier)}
-    told = {"unmet": None, **judged(new[BASELINE], new[CANDIDATE], config)}
+    judgement = {"unmet": None, **judged(new[BASELINE], new[CANDIDATE], config)}
     return replace(
         before,
         number=before.number + 1,
@@ -414,7 +414,7 @@ def _mended(
         episodes=ctx.save({arm: [encode(one) for one in some] for arm, some in new.items()}),
         earlier=(),
         retried=retried,
-        **told,
+        **judgement,
     )
 
 
@@ -452,7 +452,7 @@ def _confirmed(
     whole = {(one.task, one.seed): one for one in (*live, *found[BASELINE])}
     fresh = [replace(whole[at], unit=units[at[0]]) for one in candidate if (at := (one.task, one.seed)) in whole]
     new = {BASELINE: fresh, CANDIDATE: candidate, LIVE: fresh}
-    told = {"unmet": None, **judged(fresh, candidate, config)}
+    judgement = {"unmet": None, **judged(fresh, candidate, config)}
     return replace(
         before,
         number=before.number + 1,
@@ -460,7 +460,7 @@ def _confirmed(
         episodes=ctx.save({arm: [encode(one) for one in some] for arm, some in new.items()}),
         earlier=(),
         history={**(before.history or {}), "spared": 0, "is_confirmed": True},
-        **told,
+        **judgement,
     )
 
 
@@ -548,7 +548,7 @@ def _analyse(
     new = {arm: [replace(one, unit=units.get(one.task, one.unit)) for one in some] for arm, some in new.items()}
     kept = ctx.save({arm: [encode(one) for one in some] for arm, some in new.items()})
     both = [[*_read(ctx.store, blobs, arm), *new[arm]] for arm in ARMS]
-    told = {"tasks": 0, "difference": None, "verdict": None, **judged(both[0], both[1], config)}
+    judgement = {"tasks": 0, "difference": None, "verdict": None, **judged(both[0], both[1], config)}
     return InterimAnalysis(
         number=1 if before is None else int(before["look"]) + 1,
         iteration=int(place["iteration"]),
@@ -558,7 +558,7 @@ def _analyse(
         episodes=kept,
         earlier=blobs,
         history=history,
-        **told,
+        **judgement,
     )
 
 
@@ -609,10 +609,10 @@ def judged(baseline: Sequence[Episode], candidate: Sequence[Episode], config: Pr
     _, cost, costs = pairs(*with_safety(baseline, candidate, how), "safety")
     gains, best = (after - before).mean(axis=1), at_best(baseline, candidate, how)
     found = verdict(gains, (costs - cost).mean(axis=1), how, seeds=after.shape[1], best=best)
-    told = {"tasks": len(tasks), "difference": float(gains.mean()), "verdict": found}
+    judgement = {"tasks": len(tasks), "difference": float(gains.mean()), "verdict": found}
     if config.criteria is None or found.outcome is not Outcome.PROMOTE:
-        return told
-    return {**told, "unmet": unmet(baseline, candidate, how, config.criteria)}
+        return judgement
+    return {**judgement, "unmet": unmet(baseline, candidate, how, config.criteria)}
 
 
 def unmet(

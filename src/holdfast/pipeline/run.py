@@ -345,12 +345,12 @@ async def _begun(store: Store, spec: RunSpec, resume: str | None, *, clock: Cloc
         if known is not None:
             _refuse_other(known, _name_of(begin), _digest([_identity(spec)]))
         silent_s, by = spec.timing.lease_s, this_process()
-        taken = await store.runs.resume(resume, who=who, now=clock(), silent_s=silent_s, process=by, is_gone=is_gone)
+        resumed = await store.runs.resume(resume, who=who, now=clock(), silent_s=silent_s, process=by, is_gone=is_gone)
         while await store.queue.requeue_dead(
-            taken.id, now=clock()
+            resumed.id, now=clock()
         ):  # what faults ended: whoever resumes has mended them
             continue
-        return taken
+        return resumed
     return await store.runs.begin(
         kind=spec.kind,
         model_ref=spec.model_ref,

@@ -165,10 +165,10 @@ def improve_spec(settings: OptimizeSettings, kind: str = "improve") -> RunSpec:
     )
     if not allows_leaks:
         refuse_leaks(settings.train, spec.held_out, "optimize")
-    made = _spec(settings, kind, partial(improve, spec=spec), policy)
+    run_spec = _spec(settings, kind, partial(improve, spec=spec), policy)
     _check_range(block.prove, settings)
     check_cluster(spec.held_out, block.prove.cluster)
-    return replace(made, policy=block.policy)
+    return replace(run_spec, policy=block.policy)
 
 
 def searches_prompts(settings: OptimizeSettings) -> bool:
@@ -261,8 +261,8 @@ async def optimize(settings: OptimizeSettings, policy: Policy, run: DurableRun) 
 
 def learn_turns(algorithm: Any, policy: Policy, batch: Batch, *, ctx: StepContext) -> dict[str, Any]:
     """The step of `rl_optimizer`; its type hints are read when it is recorded, and TurnPPO may not be installed."""
-    told: dict[str, Any] = algorithm.learn(ctx.experiences(batch), policy, None, ctx)[0]
-    return told
+    metrics: dict[str, Any] = algorithm.learn(ctx.experiences(batch), policy, None, ctx)[0]
+    return metrics
 
 
 # The parts -----------------------------------------------------------------------------------------------------------
