@@ -127,7 +127,7 @@ def _served(
 
 
 def sample_ratio(trial: Experiment, served: Sequence[ServedRequest]) -> Reason | None:
-    """Gives the reason if the callers were not divided as meant; None while chance explains it."""
+    """Why the callers were not divided as meant; None while chance explains it."""
     callers = {(one.arm, one.unit) for one in served}
     counts: Mapping[str, int] = {arm: sum(of == arm for of, _ in callers) for arm in trial.arms}
     if (log_e := log_e_mismatch(counts, trial.arms)) < -log(ALARM):
@@ -137,17 +137,17 @@ def sample_ratio(trial: Experiment, served: Sequence[ServedRequest]) -> Reason |
     return Reason(code="canary_sample_ratio_mismatch", text=f"{text}; find out who is missing, and begin again")
 
 
-def lacking(status: GuardStatus, limits: GuardLimits) -> tuple[str, ...]:
-    """Says what each undecided metric still needs."""
+def lacking(found: GuardStatus, limits: GuardLimits) -> tuple[str, ...]:
+    """What each undecided metric still needs, in words."""
     undecided = (
-        f"{NAMES.get(name, name)}: {_lack(one, limits)}" for name, one in status.readings.items() if one.state == "open"
+        f"{NAMES.get(name, name)}: {_lack(one, limits)}" for name, one in found.readings.items() if one.state == "open"
     )
-    return (*(reason.text for reason in status.void), *undecided)
+    return (*(reason.text for reason in found.void), *undecided)
 
 
-def has_no_answers(status: GuardStatus) -> bool:
+def has_no_answers(found: GuardStatus) -> bool:
     """Whether nothing is known of what it answers: no service sends it requests."""
-    return not status.breaches and all(one.canary is None for one in status.readings.values())
+    return not found.breaches and all(one.canary is None for one in found.readings.values())
 
 
 def _lack(reading: GuardReading, limits: GuardLimits) -> str:

@@ -32,13 +32,13 @@ WAIT_S = 0.05
 Clock = Callable[[], float]
 
 
-def stored_result(rollout: ScoredRollout) -> TaskResult:
-    """Makes a task result of a rollout, with what its hidden check said: no agent is its own check."""
-    measured = [term for term in rollout.signals if term.source.partition(":")[0] != AGENT]
-    name = rollout.rollout.partition("/")[2]
-    asked = " ".join(str(asked_of(rollout.input)).split())
-    view = task_view(rollout.input)
-    return result_of(view, rollout.output, name=name, asked=asked, passed=is_right(measured), spans=rollout.spans)
+def stored_result(one: ScoredRollout) -> TaskResult:
+    """What a rollout did, judged by what its hidden check said: no agent is its own check."""
+    measured = [term for term in one.signals if term.source.partition(":")[0] != AGENT]
+    name = one.rollout.partition("/")[2]
+    asked = " ".join(str(asked_of(one.input)).split())
+    view = task_view(one.input)
+    return result_of(view, one.output, name=name, asked=asked, passed=is_right(measured), spans=one.spans)
 
 
 def keep_results(
