@@ -323,19 +323,25 @@ class StepContext:
         return Batch(run=self.run, step=self.name, count=len(tasks))
 
     def _by_unit(self, tasks: Sequence[Task]) -> list[Task]:
-        """The tasks, each marked with the features that its unit does not get, and with its arms of experiments. That
-        is kept before anything runs: whoever works on a rollout, now or after a restart, sees the same."""
+        """Marks each task with the features that its unit does not get, and with its arms of experiments.
+
+        The marks are stored before anything runs, and a task that is in the store keeps its own: a flag that was
+        changed while the run was down counts from the next task on."""
         runtime, flags = self._run.spec.runtime, self._run.flags()
         alike, exposed, checked = flags.everybody(), dict[tuple[str, str], str](), {ALL_ON}
+        kept = {rollout.name: rollout.metadata for rollout in self.store.views.of_step(self.run, self.name)}
         marked = []
         for task in tasks:
             unit = "" if alike is not None else unit_of(task.input)
-            off = [name for name in (alike or flags.features(unit)).off if name in runtime.uses]
+            if (before := kept.get(task.name)) is not None:
+                off, arms = before.get(WITHOUT, []), before.get(ARMS, {})
+            else:
+                off = [name for name in (alike or flags.features(unit)).off if name in runtime.uses]
+                arms = {} if alike is not None else dict(flags.exposures(unit, runtime.uses))
+                exposed |= {(trial, unit): arm for trial, arm in arms.items()}
             if off and (features := features_without(off)) not in checked:
                 runtime.check(features)
                 checked.add(features)
-            arms = {} if alike is not None else dict(flags.exposures(unit, runtime.uses))
-            exposed |= {(trial, unit): arm for trial, arm in arms.items()}
             found = {name: value for name, value in ((WITHOUT, off), (ARMS, arms)) if value}
             marked.append(replace(task, metadata={**task.metadata, **found}) if found else task)
         expose(self.store, exposed, now=self.now())
