@@ -375,7 +375,7 @@ def _show(artefact: EvalItem, doubt: ReviewRequest, place: str) -> None:
         if text or title == "answer":
             print(f"{title}:")
             for line in text[:LONGEST].splitlines() or ["(nothing)"]:
-                print("  " + "".join(letter if letter.isprintable() else "�" for letter in line))
+                print(f"  {show.printable(line)}")
             if len(text) > LONGEST:
                 print(f"  … and {len(text) - LONGEST} more characters")
     if known is not None:
