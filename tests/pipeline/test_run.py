@@ -28,6 +28,7 @@ from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, StaleLeas
 from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.rollout import AttemptState, RolloutState, Split, Task
 from holdfast.contracts.run import DesiredState, RunState, Status, StepRecord, this_process
+from holdfast.operate import views
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.run import Control, DurableRun, assist, drive
 from holdfast.policies.prompt import Prompt
@@ -102,6 +103,15 @@ async def test_a_program_that_is_done_is_completed(store: Store) -> None:
     assert begun == {"begin": "optimize", "model_ref": "agent/test", "process": asdict(this_process())}
     assert (first["step"], first["name"], collected["step"], collected["name"]) == (1, "begin", 2, "collect")
     assert ended == {"end": "completed", "error": None}
+
+
+async def test_looking_at_a_run_of_many_tasks_reads_none_of_them(store: Store) -> None:
+    given = {"seed": 3, "optimize": [{"prompt": f"task {n}", "expected": "x" * 40} for n in range(20_000)]}
+    status = await Watched(store, spec_of(all_of(work(2)), settings=given)).run()
+    kept = store.runs.get(status.run_id).settings
+    assert kept["seed"] == 3 and kept["optimize"]["count"] == 20_000
+    assert len(json.dumps(views.run(store, status.run_id, now=time.time()), default=str)) < 64 * 1024  # megabytes once
+    assert store.whole(kept) == given
 
 
 async def odd(task: int, context: Context) -> int:
