@@ -189,6 +189,15 @@ async def test_the_last_word_is_the_last_however_slow_its_observer_is(store: Sto
     assert moments == sorted(moments)
 
 
+async def test_a_clock_that_is_set_does_not_silence_the_status(store: Store) -> None:
+    gate = Gate()
+    watched = Watched(store, spec_of(all_of(work(2)), gate, report_s=0.001), jumps_s=3 * 3600.0)
+    async with watched.going():
+        await until(lambda: len(watched.statuses) > 4)
+        gate.opened.set()
+    assert watched.statuses[-1].succeeded == 2
+
+
 @pytest.mark.parametrize("is_refused", [False, True], ids=["that ended", "that was refused"])
 async def test_a_run_lets_go_of_what_its_workers_share(store: Store, is_refused: bool) -> None:
     spec = spec_of(all_of(work(2)))
