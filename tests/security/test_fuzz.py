@@ -27,7 +27,7 @@ from holdfast.collect.proxy.responses import Responses
 from holdfast.collect.rows import read_rows
 from holdfast.contracts.errors import HoldfastError
 from holdfast.contracts.settings import load_settings
-from holdfast.policies import weights
+from holdfast.policies import hub, weights
 from holdfast.policies.chat_template import JinjaTemplate
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.model import folder_of
@@ -193,6 +193,39 @@ def test_manifests(
     finally:
         if given["file"] != told["file"]:
             (folder / str(given["file"])).unlink()
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A model as it is fetched from elsewhere, and its config."""
+    pytest.importorskip("transformers")
+    folder, source = tmp_path_factory.mktemp("fetched"), folder_of("tiny-tools")
+    for one in source.iterdir():
+        if one.name != "config.json":
+            (folder / one.name).symlink_to(one)
+    return folder, json.loads((source / "config.json").read_text())
+
+
+SMALL = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 300) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(data=st.data(), flips=FLIPS, cut=CUT, is_damaged=st.booleans())
+def test_models_of_elsewhere(
+    model_folder: tuple[Path, dict[str, Any]], data: Any, flips: Any, cut: int | None, is_damaged: bool
+) -> None:
+    folder, told = model_folder
+    changes = data.draw(st.dictionaries(st.sampled_from([*told, "rope_scaling", "more"]), SMALL, max_size=3))
+    body = json.dumps(told | changes).encode()
+    (folder / "config.json").write_bytes(spoilt(body, flips, cut) if is_damaged else body)
+    for read in (hub.template_of, hub.load):
+        try:
+            read(folder)
+        except HoldfastError:
+            continue
 
 
 TEMPLATE = st.lists(
