@@ -291,7 +291,7 @@ KINDS = {
     "disk": "Let a run run out of disk space, and resume it.",
     "upgrade": "Upgrade an older store, kill the upgrade midway, and finish it.",
 }
-SOAK = "Collect, learn, serve and look for hours, with kills, pauses and full disks all the while."
+SOAK = "Collect, learn, serve and look for hours, with kills, pauses, full disks and clocks that jump."
 EXITS = "On a scratch store, under load, with our own commands. Exits 1 where a check does not hold."
 Quick = Annotated[bool, Option("--quick", help="A smaller one, of half a minute.")]
 Out = Annotated[

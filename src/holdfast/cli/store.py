@@ -261,14 +261,15 @@ def seal(
 def _send(url: str, line: str) -> None:
     """The line as the body of a POST; a witness answers it with a 2xx once it has it."""
     import urllib.request
+    from http.client import HTTPException
 
     from holdfast.contracts.errors import StoreError
 
-    request = urllib.request.Request(url, data=f"{line}\n".encode(), headers={"content-type": "text/plain"})
     try:
+        request = urllib.request.Request(url, data=f"{line}\n".encode(), headers={"content-type": "text/plain"})
         with urllib.request.urlopen(request, timeout=WITNESS_S):
             return
-    except OSError as error:
+    except (OSError, HTTPException, ValueError) as error:  # nobody is there, it answers no HTTP, or it is no address
         why, remedy = str(getattr(error, "reason", error)), "the seal itself is kept; send it again"
         raise StoreError(f"witness {url}", why=why, remedy=remedy) from error
 

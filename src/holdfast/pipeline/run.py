@@ -496,12 +496,12 @@ async def _keep_beating(run: DurableRun) -> None:
 
 async def _keep_telling(run: DurableRun) -> None:
     """Seldom enough that looking at a large run stays a small part of the work."""
-    pause = run.spec.report_s
+    pause, loop = run.spec.report_s, asyncio.get_running_loop()
     while True:
         await asyncio.sleep(pause)
-        began = run.clock()
+        began = loop.time()  # a wall clock may be set meanwhile
         await asyncio.to_thread(run.tell, RunState.RUNNING)
-        pause = max(run.spec.report_s, 20 * (run.clock() - began))
+        pause = max(run.spec.report_s, 20 * (loop.time() - began))
 
 
 # What is recorded of a step ------------------------------------------------------------------------------------------
