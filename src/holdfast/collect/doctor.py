@@ -560,7 +560,7 @@ async def _round_trip(session: EndpointSession, called: ProbeAnswer) -> DoctorFi
         return failed("tool_calls", code, f"a call without its name or id: {json.dumps(call)[:80]}")
     try:
         json.loads(function[1])
-    except ValueError:
+    except (ValueError, RecursionError):
         return failed("tool_calls", code, f"the arguments are not JSON: {function[1][:60]}")
     asked: list[str | Mapping[str, Any]] = [SUM, called.message]
     ends = [

@@ -754,6 +754,8 @@ def _parse(path: Path) -> Any:
         _bad(str(path), "", "is a file of tasks, not of settings", NAME_TASKS)
     try:
         text = path.read_bytes().decode("utf-8-sig")
+        if not text.strip():
+            _bad(str(path), "", "is an empty config", "'holdfast init NAME' writes one to begin with")
         if path.suffix.lower() == ".toml":
             return parse_toml(text)
         return json.loads(text, object_pairs_hook=unique_keys)
