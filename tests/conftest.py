@@ -10,6 +10,7 @@ import gc
 import inspect
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -48,6 +49,8 @@ if "TMPDIR" not in os.environ and has_room(MEMORY):
     os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 if "PYTEST_XDIST_WORKER" in os.environ:  # tracing every program that a test starts would take a quarter longer
     os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell that starts the tests in the background ignores Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # for them and for all that they start: some send it
 os.environ["OMP_NUM_THREADS"] = "1"  # two test processes on two cores: more threads only wait for one another
 
 
