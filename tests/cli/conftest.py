@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from holdfast.cli.main import app
 from holdfast.store.store import Store
 from tests.conftest import Clock, Files
 from tests.store.scene import Scene, begin
+from tests.warm import Warm
 
 PATIENCE_S = 60.0
 At = tuple[str, str]  # --store and its address
@@ -99,9 +101,11 @@ class Group:
 
 @contextmanager
 def running(*words: object, **how: Any) -> Iterator[subprocess.Popen[str]]:
-    """The program while it goes on."""
-    command, pipe = [sys.executable, "-m", "holdfast.cli", *map(str, words)], subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, **how) as child:
+    """The program while it goes on; cold where a session or a stdin of its own is asked for."""
+    command, pipe = ["-m", "holdfast.cli", *map(str, words)], subprocess.PIPE
+    is_cold = bool(how.keys() - {"env", "cwd"})
+    started = partial(subprocess.Popen, [sys.executable, *command]) if is_cold else partial(Warm, command)
+    with started(stdout=pipe, stderr=pipe, text=True, **how) as child:
         try:
             yield child
         finally:
