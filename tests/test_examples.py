@@ -19,7 +19,7 @@ from holdfast.api.stored import decided_of
 from holdfast.contracts.rollout import Split
 from holdfast.policies.model import load
 from tests.store.children import unmeasured
-from tests.warm import Warm
+from tests.warm import Warm, ran
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
@@ -62,10 +62,9 @@ EXPORTED = "story3_examples.py"
 def told(folder: Path, *words: str) -> str:
     env = unmeasured() | {"PYTHONPATH": os.pathsep.join(sys.path)}
     env = {name: value for name, value in env.items() if not name.startswith(("OPENAI_", "ANTHROPIC_", "HOLDFAST_"))}
-    with Warm(words, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as ran:
-        out, err = ran.communicate(timeout=PATIENCE_S)
-    assert ran.returncode == 0, err
-    return out
+    done = ran(words, cwd=folder, env=env, timeout_s=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.timeout(PATIENCE_S + 60)

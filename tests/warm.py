@@ -68,6 +68,17 @@ class Warm(subprocess.Popen[str]):
             return None
 
 
+def ran(words: Sequence[str], *, timeout_s: float, **how: Any) -> subprocess.CompletedProcess[str]:
+    """`subprocess.run` of the same."""
+    with Warm(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how) as child:
+        try:
+            out, err = child.communicate(timeout=timeout_s)
+        except BaseException:
+            child.kill()
+            raise
+    return subprocess.CompletedProcess(words, child.returncode, out, err)
+
+
 @cache
 def _server() -> socket.socket:
     """The way to a server, which ends with this process."""
