@@ -18,11 +18,14 @@ setup: .venv/.stamp-dev
 demo: .venv/.stamp
 	$(BIN)/holdfast quickstart
 
+# One more than the cores of a small machine: a test that waits for a process or a clock leaves its core to another.
+WORKERS ?= 3
+
 ## test: every test once, on SQLite and Postgres; fails below 80 % branch coverage
 test: .venv/.stamp-dev services
 	@$(BIN)/holdfast town run --days 0.01 > /dev/null  # its kernels are compiled once, and not by every process of the tests
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -n 2 --dist worksteal
+	$(BIN)/coverage run -m pytest -n $(WORKERS) --dist worksteal
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 
