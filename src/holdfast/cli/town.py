@@ -37,7 +37,7 @@ from holdfast.cli.options import (
     written_whole,
 )
 from holdfast.cli.show import print_table, progress, table
-from holdfast.cli.town_school import Residents, RulesAt, Seed, warn
+from holdfast.cli.town_school import Residents, RulesAt, Seed, SeenAs, warn
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
@@ -123,6 +123,7 @@ class TownOptions:
             metavar="VERSION", help="Who drives the residents: a release, or live, which is followed; else scripts."
         ),
     ] = None
+    observation: SeenAs = None
     store: StoreAt = DEFAULT_STORE
     project: Project = "default"
 
@@ -144,17 +145,21 @@ def _life(how: TownOptions, *written: Path | None) -> Life:
 
 
 def _driven_by(how: TownOptions, rules: Rules) -> dict[str, Any]:
-    """What drives the residents of a life, where it is not the script."""
+    """What drives the residents of a life and what it sees, where it is not the script and the compact row."""
     if how.policy is None:
-        return {}
+        from holdfast.workloads.townlife import check_observation
+
+        return {} if how.observation is None else {"variant": check_observation(how.observation)}
     with needing("learn"):
-        from holdfast.workloads.townschool import VARIANT, LiveMind, mind_of
+        from holdfast.workloads.townschool import LiveMind, TownMind, mind_of
     opened = town_school.taught(StoreOptions(how.store, how.project))
     if how.policy == "live":  # it is looked at again and again, until the command ends
         atexit.register(opened.close)
-        return {"mind": LiveMind(opened, rules), "variant": VARIANT}
-    with opened:
-        return {"mind": mind_of(opened, how.policy, rules), "variant": VARIANT}
+        mind: LiveMind | TownMind = LiveMind(opened, rules, observation=how.observation)
+    else:
+        with opened:
+            mind = mind_of(opened, how.policy, rules, observation=how.observation)
+    return {"mind": mind, "variant": mind.observation}
 
 
 @app.command("run")
@@ -190,6 +195,7 @@ def run(
         life.write_script(replay)
     why_not = list(faults(life.kpis))
     data = {"state": state, "rules": told.sha256, "seed": life.seed, "tick": life.tick, "stages": told["stages"]["on"]}
+    data["observation"] = life.env.senses.id
     data |= {"alerts": [one.message for one in watch.active], "left": [asdict(one) for one in life.left]}
     data |= {"kpis": rounded(life.kpis), "faults": why_not, "windows": windows}
     return Output(data, lambda: _print_life(life, news[-8:], state, why_not))
@@ -396,6 +402,55 @@ def validate(
     return Output(data, "\n".join(lines or [f"the rules are whole: {sha256}"]), int(bool(faults)))
 
 
+@app.command("observations")
+def observations(rules: RulesAt = None, residents: Residents = None) -> Output:
+    """List what residents can be shown: a contract for each variant, with its names and its id.
+
+    A version is trained on one of them, and refused where the town shows another. --json names every number.
+    """
+    from holdfast.workloads.townlife import OBSERVED, contracts, groups, read_rules
+
+    found = contracts(read_rules(rules, residents=residents))
+    data = [
+        {
+            "variant": one.variant,
+            "id": one.id,
+            "version": one.version,
+            "numbers": one.size,
+            "features": list(one.features),
+            "channels": list(one.channels),
+            "window": one.window if one.channels else None,
+            "groups": {name: [places.start, places.stop] for name, places in groups(one).items()},
+        }
+        for one in found
+    ]
+    rows = [
+        (
+            one.variant + " (usual)" * (one.variant == OBSERVED),
+            one.size,
+            len(one.features),
+            f"{len(one.channels)} of {one.window} × {one.window}" if one.channels else "-",
+            one.id,
+        )
+        for one in found
+    ]
+    return Output(data, table(["variant", ">numbers", ">features", "~map", "id"], rows))
+
+
+@app.command("hooks")
+def hooks(rules: RulesAt = None) -> Output:
+    """List which hooks the affordances of the rules have, and which others there are.
+
+    A hook is a function that is asked before an affordance begins, or called after it has ended or failed: one of ours,
+    or your own as module:function in the rules, `hooks = { before = ["my_town:is_open"] }`.
+    """
+    from holdfast.workloads.townlife import hook_table, read_rules
+
+    found = hook_table(read_rules(rules))
+    rows = [(one["affordance"] or "-", one["stage"], one["hook"], one["what"]) for one in found]
+    return Output(found, table(["affordance", "stage", "~hook", "~what"], rows))
+
+
 @app.command("commands")
 def list_commands() -> Output:
     """List the commands that a watched town takes, and the role that each needs."""
@@ -413,14 +468,18 @@ def bench(
     ticks: Annotated[int, Option(metavar="N", min=1, help="How many.")] = 100,
     seed: Seed = 1,
     rules: RulesAt = None,
+    observation: Annotated[
+        str, Option(metavar="NAME", help="What residents are shown: compact, recall, hybrid or full.")
+    ] = "compact",
 ) -> Output:
-    """Measure how fast the town is on one core: scripted residents, compact observations."""
+    """Measure how fast the town is on one core, with scripted residents."""
     from holdfast.workloads.townlife import bench as measure
-    from holdfast.workloads.townlife import read_rules
+    from holdfast.workloads.townlife import check_observation, read_rules
 
+    how = {"worlds": worlds, "ticks": ticks, "seed": seed, "observation": check_observation(observation)}
     warn()
     with progress("measuring", None):
-        told = measure(read_rules(rules), worlds=worlds, ticks=ticks, seed=seed, clock=time.process_time)
+        told = measure(read_rules(rules), **how, clock=time.process_time)
     return Output(told, table(["what", ">value"], [(name.replace("_", " "), value) for name, value in told.items()]))
 
 

@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,6 +32,21 @@ if TYPE_CHECKING:
 RulesAt = Annotated[Path | None, Option("--rules", metavar="FILE", help="TOML that overrides the default rules.")]
 Seed = Annotated[int, Option("--seed", metavar="N", min=0, max=2**63 - 1, help="The same seed, the same town.")]
 Residents = Annotated[int | None, Option("--residents", metavar="N", min=1, max=256, help="How many live there.")]
+SeenAs = Annotated[
+    str | None,
+    Option(
+        "--observation",
+        metavar="NAME",
+        help="What residents see: compact, recall, hybrid or full; else what the version was trained on, or recall.",
+    ),
+]
+
+
+class NetworkKind(StrEnum):
+    FEEDFORWARD = "feedforward"
+    RECURRENT = "recurrent"
+
+
 ENOUGH_ACCURACY, ENOUGH_RECALL = 0.90, 0.75  # of a clone, where it was judged
 
 
@@ -58,6 +74,11 @@ def school(
     rules: RulesAt = None,
     residents: Residents = None,
     name: Annotated[str, Option(metavar="NAME", help="The line of versions.")] = "town",
+    observation: SeenAs = None,
+    network: Annotated[
+        NetworkKind | None,
+        Option(help="A recurrent one remembers the day so far (a GRU) and takes longer; else feedforward."),
+    ] = None,
     fresh: Annotated[bool, Option("--fresh", help="Start anew, even if an earlier one can be resumed.")] = False,
 ) -> Output:
     """Teach residents: clone the scripts, DAgger, pass control over share by share, practise by PPO held to the clone,
@@ -73,13 +94,15 @@ def school(
         from holdfast.cli.drive import drive, switched_off, switched_off_lines
         from holdfast.operate.switches import snapshot_of
         from holdfast.workloads.towngate import check_signed
-        from holdfast.workloads.townschool import TownMaker, school_report, school_run
+        from holdfast.workloads.townschool import TownMaker, check_line, school_report, school_run
     is_small = quick and rules is None and residents is None
-    maker = TownMaker(rules_file=rules, residents=QUICK_RESIDENTS if is_small else residents)
+    how = {} if observation is None else {"observation": observation}
+    maker = TownMaker(rules_file=rules, residents=QUICK_RESIDENTS if is_small else residents, **how)
     warn()
-    spec = school_run(maker, seed=seed, name=name, quick=quick)
-    again = _again(seed, quick, rules, residents, name, at)
+    spec = school_run(maker, seed=seed, name=name, quick=quick, memory=network is NetworkKind.RECURRENT)
+    again = _again(seed, quick, rules, residents, name, at, observation, network)
     with at.open() as opened:
+        check_line(opened, maker, name, None if network is None else network is NetworkKind.RECURRENT)
         check_signed(maker, opened, name, who=who(), now=time.time(), at=str(at))
         begun = snapshot_of(opened, clock=time.time, environment=os.environ)
         status, _, code = drive(opened, spec, None if fresh else interrupted(opened, spec))
@@ -93,11 +116,21 @@ def school(
 QUICK_RESIDENTS = 16
 
 
-def _again(seed: int, quick: bool, rules: Path | None, residents: int | None, name: str, at: StoreOptions) -> str:
+def _again(
+    seed: int,
+    quick: bool,
+    rules: Path | None,
+    residents: int | None,
+    name: str,
+    at: StoreOptions,
+    observation: str | None = None,
+    network: NetworkKind | None = None,
+) -> str:
     """The command that goes on with it, as a shell takes it."""
     words = [f" --seed {seed}", " --quick" * quick, f" --rules {shlex.quote(str(rules))}" if rules else ""]
     words += [f" --residents {residents}" if residents else ""]
     words += [f" --name {shlex.quote(name)}" if name != "town" else ""]
+    words += [f" --observation {observation}" if observation else "", f" --network {network}" if network else ""]
     return f"holdfast town school{''.join(words)}{at}"
 
 
@@ -106,6 +139,7 @@ def golden(
     name: Annotated[str, Option(metavar="NAME", help="The line of versions.")] = "town",
     rules: RulesAt = None,
     residents: Residents = None,
+    observation: SeenAs = None,
 ) -> Output:
     """Live the golden towns by the script, and compare what is seen, done and paid with the record; the first time,
     record it.
@@ -118,8 +152,9 @@ def golden(
         from holdfast.cli.calibrate import compared
         from holdfast.prove import golden as goldens
         from holdfast.workloads.towngate import golden_findings, golden_folder, golden_name
+        from holdfast.workloads.townlife import OBSERVED
         from holdfast.workloads.townschool import TownMaker
-    maker = TownMaker(rules_file=rules, residents=residents)
+    maker = TownMaker(rules_file=rules, residents=residents, observation=observation or OBSERVED)
     called = golden_name(maker, name)
     warn()
     with at.open() as opened:
@@ -172,12 +207,12 @@ def mind(
     with needing("learn"):
         from holdfast.cli.show import progress
         from holdfast.workloads.townlife import Life, read_rules
-        from holdfast.workloads.townschool import VARIANT, mind_of
+        from holdfast.workloads.townschool import mind_of
     known = read_rules(rules, residents=residents)
     warn()
     with taught(at) as opened:
         driven = mind_of(opened, None if policy == "live" else policy, known)
-    life = Life(known, seed=seed, mind=driven, variant=VARIANT)
+    life = Life(known, seed=seed, mind=driven, variant=driven.observation)
     with progress("living", tick) as advance:
         for _ in range(tick):
             life.step()
@@ -216,6 +251,9 @@ def _lines(status: Status, report: SchoolReport, again: str, at: str) -> Iterato
         yield f"  learnt     {report.return_learnt:+.2f}"
     if report.gain is not None:
         yield f"  gain       {report.gain:+.2f} ({report.gain_low:+.2f} to {report.gain_high:+.2f}), town by town"
+    for nature, one in report.by_nature.items():
+        span = "" if one["gain_low"] is None else f" ({one['gain_low']:+.2f} to {one['gain_high']:+.2f})"
+        yield f"    {nature:13}{one['before']:+.2f} → {one['learnt']:+.2f}, gain {one['gain']:+.2f}{span}"
     if status.run_state is not RunState.COMPLETED:
         why = f" ({status.error})" if status.error else ""
         yield from (f"stopped at {status.lesson or 'the beginning'}{why}", "next:")
@@ -265,16 +303,16 @@ def league(
     with needing("learn"):
         from holdfast.cli.show import progress, table
         from holdfast.policies.network import Scripted
-        from holdfast.workloads.townschool import TownMaker, act_of, entrants, lived, standings
+        from holdfast.workloads.townschool import TownMaker, act_of, entrants, lived, made_for, standings
     maker = TownMaker(rules_file=rules, residents=residents, days=days)
     maker.describe()  # what is wrong with the rules is told before any work
     warn()
     with taught(at) as opened:
         known = entrants(opened, versions, name)
-        acts = {"scripts": act_of(opened, Scripted(env=maker.name)), "chance": None}
-        acts |= {who: act_of(opened, policy) for who, policy in known.items()}
+        acts = {"scripts": (maker, act_of(opened, Scripted(env=maker.name))), "chance": (maker, None)}
+        acts |= {who: (made_for(maker, policy), act_of(opened, policy)) for who, policy in known.items()}
     with progress("living", len(acts) * maker.ticks) as advance:
-        paid = {who: lived(maker, act, towns=towns, each=advance) for who, act in acts.items()}
+        paid = {who: lived(own, act, towns=towns, each=advance) for who, (own, act) in acts.items()}
     found = standings(paid)
     rows = [
         (one["who"], one["return"], _span(one, "low", "high"), _span(one, "gain_low", "gain_high")) for one in found
@@ -307,6 +345,7 @@ def balance(
             act_of,
             check_natures,
             lived,
+            made_for,
             natures_of,
             policy_in,
         )
@@ -318,7 +357,8 @@ def balance(
         act: Act = ScriptedAct(maker.name)
     else:
         with taught(at) as opened:
-            act = act_of(opened, policy_in(opened, None if policy == "live" else policy)[1])
+            driver = policy_in(opened, None if policy == "live" else policy)[1]
+            act, maker = act_of(opened, driver), made_for(maker, driver)
     with progress("living", maker.ticks) as advance:
         found = natures_of(lived(maker, act, towns=towns, each=advance), known)
     out = {name: one["from_mean"] for name, one in found.items() if abs(one["from_mean"]) > BALANCED}

@@ -11,7 +11,6 @@ from holdfast.town.rules import (
     CAUSES,
     DEPTH,
     FAR,
-    HOOKS,
     ITEMS,
     MONEY,
     MOST_AFFORDANCES,
@@ -21,6 +20,7 @@ from holdfast.town.rules import (
     MOST_TYPES,
     NAMES,
     NEEDS,
+    SHARED_MEAL,
     STAGES,
     TRAITS,
     TROUBLES,
@@ -29,6 +29,7 @@ from holdfast.town.rules import (
     Rules,
     compile_condition,
     distances,
+    hooks_of,
 )
 
 Ints = NDArray[np.int64]
@@ -318,7 +319,7 @@ def _affordances(rules: Rules, types: list[str]) -> dict[str, Ints]:
         "aff_takes": each(lambda e: [e.get("takes", {}).get(item, 0) for item in ITEMS]),
         "aff_gives": each(lambda e: [e.get("gives", {}).get(item, 0) for item in ITEMS]),
         "aff_uses": each(lambda e: e.get("uses", 0)),
-        "aff_hooks": each(lambda e: sum(1 << HOOKS.index(hook) for hook in e.get("hooks", []))),
+        "aff_hooks": each(lambda e: SHARED_MEAL in hooks_of(e)["after"]),
         "aff_power": np.array(power, np.int64),
         "aff_water": np.array(water, np.int64),
         "code": np.array(code or [(0, 0)], np.int64),

@@ -13,8 +13,8 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,8 @@ NEEDS = ("hunger", "hygiene", "energy", "social")
 ITEMS = ("raw", "meal")
 TRAITS = ("extroversion", "forgiveness", "ambition")
 TROUBLES = ("price_spike", "blackout", "outage", "meeting", "rain", "festival")
-HOOKS = ("shared_meal",)
+HOOK_STAGES = ("before", "after", "fail")
+SHARED_MEAL = "shared_meal"  # the hook that a kernel does
 VENUES = ("home", "shop", "cafe", "work", "park")
 CAUSES = ("collapse", "eviction", "neglect", "jobless")
 MOST_TIES, MOST_RESIDENTS, MOST_OBJECTS = 8, 256, 4096
@@ -138,7 +139,8 @@ class Rules:
     source: str
     values: Mapping[str, Any]
     grid: Grid
-    sha256: str  # of the values: the same rules have the same, however they are written
+    sha256: str  # of the values, and of the code of a user's hooks: the same rules have the same, however written
+    hooks: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  # by name; `town.hooks.Hook`
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
@@ -148,12 +150,20 @@ LARGEST = 2**20  # bytes of a file of rules
 LONG_NAME = re.compile(r"""(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){32}""")
 
 
+Importer = Callable[[str], Any]  # what `module:function` names; ValueError with the reason where there is none
+
+
 def load(
-    path: Path | None = None, *, override: Mapping[str, Any] | None = None, unlocked: Sequence[str] | None = None
+    path: Path | None = None,
+    *,
+    override: Mapping[str, Any] | None = None,
+    unlocked: Sequence[str] | None = None,
+    importer: Importer | None = None,
 ) -> Rules:
     """The default rules, with what the file and then `override` say instead.
 
-    `unlocked` are the stages that may be on; None: all of them.
+    `unlocked` are the stages that may be on; None: all of them. Without an `importer` a hook of a user's is refused:
+    to read rules imports nothing by itself.
     """
     values = tomllib.loads(DEFAULT.read_text())
     source = str(path or DEFAULT.name)
@@ -170,7 +180,7 @@ def load(
             raise BadRules(source, [RuleFault(where="file", why=why, remedy="name a file that can be read")]) from error
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise BadRules(source, [RuleFault(where="file", why=str(error), remedy="write it as TOML")]) from error
-    return checked(merged(values, override or {}), source=source, unlocked=unlocked)
+    return checked(merged(values, override or {}), source=source, unlocked=unlocked, importer=importer)
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,14 +192,29 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return out
 
 
-def checked(values: Mapping[str, Any], *, source: str = "rules", unlocked: Sequence[str] | None = None) -> Rules:
+def checked(
+    values: Mapping[str, Any],
+    *,
+    source: str = "rules",
+    unlocked: Sequence[str] | None = None,
+    importer: Importer | None = None,
+) -> Rules:
     """The rules, or everything that is wrong with them."""
-    check = _Check(values)
+    check = _Check(values, importer)
     grid = check.all(unlocked)
     if check.faults or grid is None:
         raise BadRules(source, check.faults)
     text = json.dumps(values, sort_keys=True, separators=(",", ":"))
-    return Rules(source=source, values=values, grid=grid, sha256=hashlib.sha256(text.encode()).hexdigest())
+    text += "".join(f"\n{name} {one.source_sha256}" for name, one in sorted(check.hooks.items()) if one.source_sha256)
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
+    return Rules(source=source, values=values, grid=grid, sha256=sha256, hooks=check.hooks)
+
+
+def hooks_of(entry: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The hooks of an affordance by stage; a plain list is of those after it."""
+    given = entry.get("hooks", [])
+    by_stage = given if isinstance(given, Mapping) else {"after": given}
+    return {stage: list(by_stage.get(stage, [])) for stage in HOOK_STAGES}
 
 
 # What each table may hold: name → (least, most) of a number, or another table, or a kind of value.
@@ -238,8 +263,10 @@ TOP = ("schema", "name", "ticks_per_day", "residents", "stages", "map", "venue",
 class _Check:
     """One walk over the rules that writes down every fault."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, Any], importer: Importer | None = None) -> None:
         self.values, self.faults = values, []  # type: Mapping[str, Any], list[RuleFault]
+        self.hooks: dict[str, Any] = {}
+        self._importer = importer
 
     def bad(self, where: str, why: str, remedy: str) -> None:
         self.faults.append(RuleFault(where=where, why=why, remedy=remedy))
@@ -456,8 +483,7 @@ class _Check:
                 self.name(f"{where}: until_full", entry["until_full"], NEEDS)
             if known and entry.get("uses") and entry["object"] not in self.values["stock"]:
                 self.bad(f"{where}: uses", f"{entry['object']} has no stock", f"give [stock] {entry['object']}")
-            for hook in entry.get("hooks", []) if self.names(f"{where}: hooks", entry.get("hooks", [])) else ():
-                self.name(f"{where}: hooks", hook, HOOKS)
+            self._hooks(where, entry.get("hooks", []))
             try:
                 if "when" in entry:
                     length += len(compile_condition(str(entry["when"]), NAMES))
@@ -471,6 +497,21 @@ class _Check:
             self.table(f"stock.{name}", entry, {"most": (0, 30_000), "start": (0, 30_000), "hour": (0, 23)})
         if day % 24:
             self.bad("ticks_per_day", f"{day} cannot be divided into hours", "take a multiple of 24")
+
+    def _hooks(self, where: str, given: Any) -> None:
+        from holdfast.town.hooks import NoHook, find  # they are made of all that rules lead to
+
+        by_stage = given if isinstance(given, Mapping) else {"after": given}
+        for stage, names in by_stage.items():
+            part = f"hooks.{stage}" if isinstance(given, Mapping) else "hooks"
+            if stage not in HOOK_STAGES:
+                self.bad(f"{where}: {part}", "is unknown", f"use {', '.join(HOOK_STAGES)}")
+                continue
+            for name in names if self.names(f"{where}: {part}", names) else ():
+                try:
+                    self.hooks[name] = find(name, stage, self._importer)
+                except NoHook as error:
+                    self.bad(f"{where}: {part}", error.why, error.remedy)
 
     def _types(self) -> list[str]:
         table = self.values["map"]

@@ -16,26 +16,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.contracts.agent import load_named
 from holdfast.contracts.errors import BadInput, Conflict, HoldfastError, NotFound
 from holdfast.town import console, frames, health, record, talk
 from holdfast.town.env import Env, Seen
 from holdfast.town.frames import Pseudonymizer, Recording
+from holdfast.town.hooks import HOOKS, HookFailed, NoHook
 from holdfast.town.kernel import KINDS, is_cold
-from holdfast.town.observations import groups
+from holdfast.town.observations import VARIANTS, ObservationSpec, groups, observation_spec
 from holdfast.town.record import BadFile, CommandAtTick, ReplayScript
-from holdfast.town.rules import CAUSES, NEEDS, STAGES, TROUBLES, UNIT, BadRules, Rules
+from holdfast.town.rules import CAUSES, NEEDS, STAGES, TROUBLES, UNIT, BadRules, Rules, hooks_of
 from holdfast.town.rules import load as load_rules
 from holdfast.town.state import TownState
 
 KEY_EVERY, KPI_EVERY, TIES_EVERY = 60, 30, 30  # ticks
+OBSERVED = "recall"  # what networks see where nothing else is chosen
 LEDGER = 5  # of those who left, the last so many are remembered
 LIMITS, ROLES, COMMANDS, WINDOW = health.LIMITS, console.ROLES, console.COMMANDS, health.WINDOW
 
 __all__ = [
-    "COMMANDS", "KEY_EVERY", "LEDGER", "LIMITS", "NEEDS", "ROLES", "STAGES", "TROUBLES", "WINDOW", "Env", "Left",
-    "Life", "Pseudonymizer", "Recording", "Rules", "Seen", "TownMoment", "TownState", "bench", "command_docs",
-    "described", "faults", "fold", "groups", "inspect_script", "inspect_snapshot", "is_cold", "measure_worlds",
-    "new_recording", "open_recording", "read_rules", "replay", "rounded", "rule_faults", "schema", "unlocked", "word",
+    "COMMANDS", "KEY_EVERY", "LEDGER", "LIMITS", "NEEDS", "OBSERVED", "ROLES", "STAGES", "TROUBLES", "WINDOW", "Env",
+    "Left", "Life", "ObservationSpec", "Pseudonymizer", "Recording", "Rules", "Seen", "TownMoment", "TownState",
+    "bench", "check_observation", "command_docs", "contracts", "described", "explained", "faults", "fold", "groups",
+    "hook_table", "inspect_script", "inspect_snapshot", "is_cold", "measure_worlds", "new_recording", "open_recording",
+    "read_rules", "replay", "rounded", "rule_faults", "schema", "unlocked", "word",
 ]  # fmt: skip
 
 faults, unlocked, word, described = health.faults, health.unlocked, talk.doing, console.described
@@ -56,6 +60,8 @@ def explained() -> Iterator[None]:
         raise told from error
     except BadFile as error:
         raise BadInput(error.what, why=error.why, remedy=error.remedy) from error
+    except HookFailed as error:
+        raise BadInput(error.what, why=error.why, remedy="mend the hook, or leave it out of the rules") from error
     except console.Wrong as error:
         kinds: Mapping[str, type[HoldfastError]] = {"not_found": NotFound, "conflict": Conflict}
         raise kinds.get(error.code, BadInput)(error.what, why=error.why, remedy=error.remedy) from error
@@ -67,17 +73,37 @@ def read_rules(
     """The rules of a file, or the default ones; with fewer stages where fewer are unlocked."""
     override: dict[str, Any] = {} if residents is None else {"residents": residents}
     with explained():
-        rules = load_rules(path, override=override)
+        rules = load_rules(path, override=override, importer=_import_hook)
         if unlocked is None:
             return rules
         override["stages"] = {"on": [stage for stage in rules["stages"]["on"] if stage in unlocked]}
-        return load_rules(path, override=override, unlocked=unlocked)
+        return load_rules(path, override=override, unlocked=unlocked, importer=_import_hook)
+
+
+def _import_hook(name: str) -> Any:
+    try:
+        return load_named(name, "hook")
+    except BadInput as error:
+        raise NoHook(f"{name!r}: {error.why}", error.remedy or "check the function and its file") from error
+
+
+def hook_table(rules: Rules) -> list[dict[str, str]]:
+    """The hooks that some rules use, and those that they could use."""
+    used = [
+        {"affordance": entry["id"], "stage": stage, "hook": name, "what": rules.hooks[name].summary}
+        for entry in rules["affordance"]
+        for stage, names in hooks_of(entry).items()
+        for name in names
+    ]
+    unused = [one for name, one in HOOKS.items() if name not in rules.hooks]
+    free = [{"affordance": "", "stage": "/".join(one.stages), "hook": one.name, "what": one.summary} for one in unused]
+    return used + free
 
 
 def rule_faults(path: Path | None) -> list[dict[str, str]]:
     """Everything that is wrong with a file of rules."""
     try:
-        load_rules(path)
+        load_rules(path, importer=_import_hook)
     except BadRules as error:
         return [asdict(fault) for fault in error.faults]
     return []
@@ -103,9 +129,29 @@ def inspect_script(path: Path) -> dict[str, Any]:
         return asdict(record.read_script(path))
 
 
-def bench(rules: Rules, *, worlds: int, ticks: int, seed: int, clock: Callable[[], float]) -> dict[str, float]:
-    """Agent-steps a second of a batch, scripted, with compact observations; what was compiled before is not counted."""
-    env = Env(rules, worlds=worlds)
+def check_observation(name: str) -> str:
+    """The name of a variant; BadInput where there is none of that name."""
+    if name not in VARIANTS:
+        raise BadInput(f"observation {name!r}", why="is unknown", remedy=f"use {', '.join(VARIANTS)}")
+    return name
+
+
+def contracts(rules: Rules) -> list[ObservationSpec]:
+    """What residents of this town can be shown, one contract for each variant."""
+    return [observation_spec(rules, name) for name in VARIANTS]
+
+
+def bench(
+    rules: Rules,
+    *,
+    worlds: int,
+    ticks: int,
+    seed: int,
+    clock: Callable[[], float],
+    observation: str = "compact",
+) -> dict[str, float]:
+    """Agent-steps a second of a batch, scripted; what was compiled before is not counted."""
+    env = Env(rules, worlds=worlds, variant=check_observation(observation))
     env.reset(seed)
     env.step(env.scripted())
     began = clock()
@@ -194,7 +240,8 @@ class Life:
 
     def step(self) -> TownMoment:
         """One tick."""
-        self.env.step(self.mind(self.env))
+        with explained():
+            self.env.step(self.mind(self.env))
         lines = self._listen()
         state, law = self.env.state, self.env.law
         self._tally = health.add(self._tally, law, state)
