@@ -12,7 +12,7 @@ from holdfast.town import hooks
 from holdfast.town.env import Env
 from holdfast.town.hooks import HOOKS, HookCall, HookFailed, LostEvents, find, hook
 from holdfast.town.places import REASONS
-from holdfast.town.rules import BadRules, Rules, load
+from holdfast.town.rules import MOVED_ON, BadRules, Rules, load
 from tests.town.small import at, put, small, step, told
 
 EAT = 3  # its place among the affordances
@@ -163,8 +163,8 @@ def test_more_than_a_town_remembers_is_told(registered: dict[str, list[HookCall]
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["sing"], "eat: hooks: 'sing' is unknown; use shared_meal, cheer, or module:function"),
-        ({"after": ["sing"]}, "eat: hooks.after: 'sing' is unknown; use shared_meal, cheer, or module:function"),
+        (["sing"], "eat: hooks: 'sing' is unknown; use shared_meal, cheer, move_on, or module:function"),
+        ({"after": ["sing"]}, "eat: hooks.after: 'sing' is unknown; use shared_meal, cheer, move_on"),
         ({"before": ["cheer"]}, "eat: hooks.before: 'cheer' is no hook for 'before', but for after; use in_company"),
         ({"during": ["cheer"]}, "eat: hooks.during: is unknown; use before, after, fail"),
         ({"after": "cheer"}, "eat: hooks.after: 'cheer' is no list of names"),
@@ -214,3 +214,35 @@ def test_a_town_without_hooks_has_none_to_call() -> None:
     assert (
         load().sha256 == "af80eedf1e8d972ed320bd78db53e91ea1a0174306857d9cf7a0455392253ee3"
     )  # as before hooks had stages
+
+
+def test_who_moves_on_is_told_of_and_the_caps_on_exits_hold() -> None:
+    rules = small({"hooks": {"sleep": {"after": ["move_on"]}}})
+    env = Env(rules)
+    env.reset(3)
+    env.state.people["born"] = -20 * 1440
+    left = []
+    for _ in range(6 * 1440):
+        env.step(env.scripted())
+        if env.state.people["cause"][0].any():
+            left.append((int(env.state.town["tick"][0]), int(env.state.people["cause"].max())))
+    assert left and {cause for _, cause in left} == {MOVED_ON} and env.state.town["exits"][0] == len(left)
+    days = [tick // 1440 for tick, _ in left]
+    assert max(days.count(day) for day in days) <= rules["lifecycle"]["exits_per_day"]
+    assert (env.state.people["alive"][0] == 1).sum() >= 3  # others come
+    full = Env(rules)
+    full.state.town["exits_today"] = 2
+    assert not hooks.may_leave(full.law, full.state.town, 0)
+
+
+def test_hooks_beside_the_affordances_are_added_to_theirs() -> None:
+    beside = load(override={"hooks": {"eat": {"fail": ["disappoint"]}}})
+    assert beside["affordance"][EAT]["hooks"] == {"after": ["shared_meal"], "fail": ["disappoint"]}
+    for wrong, message in (
+        ({"dance": {"after": ["cheer"]}}, "hooks.dance: is no affordance; use one of sleep, shower"),
+        ({"eat": ["cheer"]}, "hooks.eat: ['cheer'] has no lists of names"),
+        (3, "hooks: 3 is not a table"),
+    ):
+        with pytest.raises(BadRules) as refused:
+            load(override={"hooks": wrong})
+        assert str(refused.value.faults[0]).startswith(message)

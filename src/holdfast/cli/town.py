@@ -37,15 +37,17 @@ from holdfast.cli.options import (
     written_whole,
 )
 from holdfast.cli.show import print_table, progress, table
-from holdfast.cli.town_school import Residents, RulesAt, Seed, SeenAs, warn
+from holdfast.cli.town_school import Profile, Residents, RulesAt, Seed, SeenAs, warn
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from holdfast.workloads.townaudit import AuditFile
     from holdfast.workloads.townlife import Life, Recording, Rules
-    from holdfast.workloads.townobserver import AuditFile, Soak, StaticToken, TownAlarms
+    from holdfast.workloads.townobserver import Soak, StaticToken, TownAlarms
+    from holdfast.workloads.townretention import Expired
 
 
 def check_writable(*paths: Path | None) -> None:
@@ -111,10 +113,15 @@ class TownOptions:
     seed: Seed = 1
     rules: RulesAt = None
     residents: Residents = None
+    profile: Profile = None
     start: Annotated[Path | None, Option("--from", metavar="SNAPSHOT", help="Go on from a snapshot.")] = None
     record: Annotated[Path | None, Option(metavar="FILE", help="Keep frames, to look at any moment.")] = None
-    privacy: Annotated[bool, Option("--privacy", help="Pseudonyms wherever residents are named or listed.")] = False
-    stages: Annotated[Path | None, Option(metavar="FILE", help="The log that says which stages may be on.")] = None
+    privacy: Annotated[
+        bool, Option("--privacy", "--streamer", help="Pseudonyms wherever residents are named or listed.")
+    ] = False
+    stages: Annotated[
+        Path | None, Option(metavar="FILE", help="The log that says which stages may be on; else the shipped one.")
+    ] = None
     unlock: Annotated[str | None, Option(metavar="STAGE", help="Allow a stage by hand; kept in the log.")] = None
     why: Annotated[str, Option(metavar="TEXT", help="The reason for --unlock.")] = ""
     policy: Annotated[
@@ -133,7 +140,7 @@ def _life(how: TownOptions, *written: Path | None) -> Life:
     from holdfast.workloads.townlife import Life, Pseudonymizer, read_rules
 
     audit, allowed = _stages(how.stages, how.unlock, how.why)
-    rules = read_rules(how.rules, residents=how.residents, unlocked=allowed)
+    rules = read_rules(how.rules, residents=how.residents, unlocked=allowed, profile=how.profile)
     check_writable(*written, how.record)
     warn()
     veil = Pseudonymizer(key=secrets.token_bytes(32) if how.privacy else None)
@@ -216,19 +223,20 @@ def _print_life(life: Life, news: list[str], state: str, why_not: list[str]) -> 
 
 
 def _stages(path: Path | None, unlock: str | None, why: str) -> tuple[AuditFile | None, tuple[str, ...] | None]:
-    """The log, and which stages it allows; without a log, what the rules say."""
+    """The log, and which stages it allows; without one, what the shipped log says."""
     if path is None:
         if unlock is not None:
             raise BadInput(f"--unlock {unlock}", why="there is no log to keep it in", remedy="give --stages FILE")
         return None, None
 
-    from holdfast.workloads import townobserver as observer
-    from holdfast.workloads.townlife import STAGES, read_rules
+    from holdfast.workloads.townaudit import AuditFile
+    from holdfast.workloads.townlife import STAGES, read_rules, unlocked_stages
+    from holdfast.workloads.townobserver import override
 
-    audit = observer.AuditFile(path)
+    audit = AuditFile(path)
     if unlock is not None:
-        observer.override(audit, stage=unlock, who=who(), why=why, order=STAGES, at=time.time())
-    return audit, observer.stages(path, STAGES, int(read_rules()["stages"]["green_windows"]))
+        override(audit, stage=unlock, who=who(), why=why, order=STAGES, at=time.time())
+    return audit, unlocked_stages(path, int(read_rules()["stages"]["green_windows"]))
 
 
 def _note(audit: AuditFile, rules: Rules, window: Mapping[str, float | None]) -> None:
@@ -400,6 +408,126 @@ def validate(
     lines = [f"{fault['where']}: {fault['why']}; {fault['remedy']}" for fault in faults]
     data = {"valid": not faults, "rules": sha256, "faults": faults}
     return Output(data, "\n".join(lines or [f"the rules are whole: {sha256}"]), int(bool(faults)))
+
+
+@app.command("stages")
+def stages(
+    log: Annotated[Path | None, Option("--log", metavar="FILE", help="Of windows and overrides; else ours.")] = None,
+    earn: Annotated[
+        Path | None, Option(metavar="FILE", help="Run the town stage by stage, and write its windows to this log.")
+    ] = None,
+    seed: Seed = 1,
+    rules: RulesAt = None,
+    residents: Residents = None,
+) -> Output:
+    """Show which stages may be on and why: each needs two green windows of the one before it. Every command goes by the
+    log that comes with the package, or by the one that --stages names.
+
+    With --earn the town itself shows how far it gets. Exit code 1: not to the last stage.
+    """
+    from holdfast.workloads.townaudit import AuditFile
+    from holdfast.workloads.townlife import SHIPPED, STAGES, WINDOW, read_rules, stage_table
+    from holdfast.workloads.townobserver import earn as run_stages
+
+    if earn is not None and log is not None:
+        raise BadInput("--log", why="--earn names the log", remedy="give one of the two")
+    if earn is not None:
+        if earn.exists():
+            raise BadInput(f"--earn {earn}", why="is there already", remedy="name a new file")
+        check_writable(earn)
+
+        def with_stages(on: Sequence[str]) -> Rules:
+            return read_rules(rules, residents=residents, unlocked=on)
+
+        with_stages(STAGES)  # what is wrong with the rules is told before any work
+        warn()
+        with progress("living", 2 * len(STAGES) * WINDOW) as advance:
+            run_stages(AuditFile(earn), with_stages, seed=seed, clock=time.time, each=advance)
+    path = earn or log or SHIPPED
+    if not path.exists():
+        raise BadInput(f"--log {path}", why="there is no such file", remedy="--earn FILE makes one")
+    found = stage_table(path, read_rules(rules, residents=residents, unlocked=STAGES))
+    rows = [
+        (
+            one["stage"],
+            "yes" if one["allowed"] else "no",
+            f"{one['green_in_a_row']} of {one['needed']}",
+            f"by hand: {one['override']}" if one["override"] else "; ".join(one["reasons"]) or "-",
+        )
+        for one in found
+    ]
+    shown = table(["stage", "allowed", "green windows", "~why"], rows)
+    return Output({"log": str(path), "stages": found}, shown, int(earn is not None and not found[-1]["allowed"]))
+
+
+@app.command("words")
+def words(
+    text: Annotated[str | None, Argument(metavar="[TEXT]", help="Whether this may be said.")] = None,
+    rules: RulesAt = None,
+) -> Output:
+    """Check what residents and lines may say: no word of harm, and none that the rules rule out ([talk] never). Without
+    a text, all that can be said is checked, and what is left out because of the rules is listed. Exit code 1: the text
+    may not be said."""
+    from holdfast.workloads.townlife import may_be_said, phrase_count, read_rules, refused_phrases
+
+    known = read_rules(rules)
+    if text is not None:
+        may = may_be_said(text, known)
+        return Output({"text": text, "may_be_said": may}, "may be said" if may else "may not be said", int(not may))
+    refused, total = refused_phrases(known), phrase_count()
+    data = {"phrases": total, "never": list(known.never), "refused": [{"when": k, "text": t} for k, t in refused]}
+
+    def shown() -> None:
+        if refused:
+            print_table(["when", "~never said"], refused)
+        print(f"{total - len(refused)} of {total} phrases may be said; {len(known.never)} words of your own never are")
+
+    return Output(data, shown)
+
+
+@app.command("prune")
+def prune(
+    at: StoreOptions,
+    folders: Annotated[
+        list[Path] | None, Argument(metavar="[FOLDER]...", help="Where files of towns lie; else .holdfast/town.")
+    ] = None,
+    recordings: Annotated[float, Option(metavar="DAYS", min=0, help="That recordings are kept.")] = 30.0,
+    orders: Annotated[float, Option(metavar="DAYS", min=0, help="That orders in audit files are kept.")] = 90.0,
+    demonstrations: Annotated[float, Option(metavar="DAYS", min=0, help="Beside checkpoints of a school.")] = 90.0,
+    snapshots: Annotated[float, Option(metavar="DAYS", min=0, help="And replays.")] = 180.0,
+    yes: Annotated[bool, Option("--yes", help="Really remove them; without it they are only listed.")] = False,
+) -> Output:
+    """Remove what towns have left behind for longer than it is kept: recordings, snapshots and replays in the folders,
+    orders in audit files, and the demonstrations of finished schools in the store. Weights, stages and the ledger stay.
+    """
+    from holdfast.workloads import townretention as retention
+
+    kept = retention.Retention(recordings=recordings, orders=orders, demonstrations=demonstrations, snapshots=snapshots)
+    usual, now = Path(".holdfast/town"), time.time()
+    given = folders if folders else [usual] if usual.is_dir() else []
+    for folder in given:
+        if not folder.is_dir():
+            raise BadInput(str(folder), why="is no folder", remedy="name one that is there")
+    found = [one for folder in given for one in retention.expired_files(folder, kept, now=now)]
+    for one in found if yes else ():
+        retention.remove(one, kept, who=who(), now=now)
+    if at.store != DEFAULT_STORE or Path(at.store).exists():  # without a school there is no store, and that is no fault
+        with at.existing() as opened:
+            old = retention.expired_demonstrations(opened, kept, now=now)
+            for run, _ in old if yes else ():
+                retention.remove_demonstrations(opened, run, who=who(), now=now)
+        found += [one for _, one in old]
+    data = {"removed": yes, "kept_for_days": asdict(kept), "found": [asdict(one) for one in found]}
+    return Output(data, lambda: _print_expired(found, is_done=yes))
+
+
+def _print_expired(found: list[Expired], *, is_done: bool) -> None:
+    if not found:
+        print("nothing is older than it is kept")
+        return
+    rows = [(one.kind, one.where, f"{one.days:.0f}", one.count, f"{one.size / 1e6:.2f}") for one in found]
+    print_table(["kind", "~where", ">days old", ">count", ">MB"], rows)
+    print("removed" if is_done else "would go; add --yes to remove them")
 
 
 @app.command("observations")
@@ -655,7 +783,7 @@ def serve(
 ) -> None:
     with needing("serve"):
         from holdfast.collect import endpoint
-        from holdfast.workloads.townobserver import AuditFile
+        from holdfast.workloads.townaudit import AuditFile
         from holdfast.workloads.townpage import Runner
         from holdfast.workloads.townpage import app as page
     from holdfast.workloads.townlife import new_recording

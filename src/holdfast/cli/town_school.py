@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 RulesAt = Annotated[Path | None, Option("--rules", metavar="FILE", help="TOML that overrides the default rules.")]
 Seed = Annotated[int, Option("--seed", metavar="N", min=0, max=2**63 - 1, help="The same seed, the same town.")]
 Residents = Annotated[int | None, Option("--residents", metavar="N", min=1, max=256, help="How many live there.")]
+Profile = Annotated[
+    str | None,
+    Option("--profile", metavar="NAME", help="A mix of natures: quiet, outgoing, ambitious, or one of the rules."),
+]
 SeenAs = Annotated[
     str | None,
     Option(
@@ -74,6 +78,7 @@ def school(
     rules: RulesAt = None,
     residents: Residents = None,
     name: Annotated[str, Option(metavar="NAME", help="The line of versions.")] = "town",
+    profile: Profile = None,
     observation: SeenAs = None,
     network: Annotated[
         NetworkKind | None,
@@ -97,10 +102,11 @@ def school(
         from holdfast.workloads.townschool import TownMaker, check_line, school_report, school_run
     is_small = quick and rules is None and residents is None
     how = {} if observation is None else {"observation": observation}
-    maker = TownMaker(rules_file=rules, residents=QUICK_RESIDENTS if is_small else residents, **how)
+    maker = TownMaker(rules_file=rules, residents=QUICK_RESIDENTS if is_small else residents, profile=profile, **how)
     warn()
     spec = school_run(maker, seed=seed, name=name, quick=quick, memory=network is NetworkKind.RECURRENT)
-    again = _again(seed, quick, rules, residents, name, at, observation, network)
+    chosen = {"--profile": profile, "--observation": observation, "--network": network}
+    again = _again(seed, quick, rules, residents, name, at, chosen)
     with at.open() as opened:
         check_line(opened, maker, name, None if network is None else network is NetworkKind.RECURRENT)
         check_signed(maker, opened, name, who=who(), now=time.time(), at=str(at))
@@ -123,14 +129,13 @@ def _again(
     residents: int | None,
     name: str,
     at: StoreOptions,
-    observation: str | None = None,
-    network: NetworkKind | None = None,
+    chosen: Mapping[str, str | None] | None = None,
 ) -> str:
     """The command that goes on with it, as a shell takes it."""
     words = [f" --seed {seed}", " --quick" * quick, f" --rules {shlex.quote(str(rules))}" if rules else ""]
     words += [f" --residents {residents}" if residents else ""]
     words += [f" --name {shlex.quote(name)}" if name != "town" else ""]
-    words += [f" --observation {observation}" if observation else "", f" --network {network}" if network else ""]
+    words += [f" {option} {shlex.quote(value)}" for option, value in (chosen or {}).items() if value]
     return f"holdfast town school{''.join(words)}{at}"
 
 
@@ -139,6 +144,7 @@ def golden(
     name: Annotated[str, Option(metavar="NAME", help="The line of versions.")] = "town",
     rules: RulesAt = None,
     residents: Residents = None,
+    profile: Profile = None,
     observation: SeenAs = None,
 ) -> Output:
     """Live the golden towns by the script, and compare what is seen, done and paid with the record; the first time,
@@ -154,7 +160,7 @@ def golden(
         from holdfast.workloads.towngate import golden_findings, golden_folder, golden_name
         from holdfast.workloads.townlife import OBSERVED
         from holdfast.workloads.townschool import TownMaker
-    maker = TownMaker(rules_file=rules, residents=residents, observation=observation or OBSERVED)
+    maker = TownMaker(rules_file=rules, residents=residents, profile=profile, observation=observation or OBSERVED)
     called = golden_name(maker, name)
     warn()
     with at.open() as opened:
@@ -200,6 +206,7 @@ def mind(
     seed: Seed = 1,
     rules: RulesAt = None,
     residents: Residents = None,
+    profile: Profile = None,
 ) -> Output:
     """Look into the network that drives a resident: what it sees, what it may do and how likely that is, what it
     expects, which numbers made it choose, and what the script would do."""
@@ -208,7 +215,7 @@ def mind(
         from holdfast.cli.show import progress
         from holdfast.workloads.townlife import Life, read_rules
         from holdfast.workloads.townschool import mind_of
-    known = read_rules(rules, residents=residents)
+    known = read_rules(rules, residents=residents, profile=profile)
     warn()
     with taught(at) as opened:
         driven = mind_of(opened, None if policy == "live" else policy, known)
@@ -297,6 +304,7 @@ def league(
     name: Annotated[str, Option(metavar="NAME", help="The line of versions.")] = "town",
     rules: RulesAt = None,
     residents: Residents = None,
+    profile: Profile = None,
 ) -> Output:
     """Let scripts, chance and versions live in the same towns, which nobody learnt in, and compare what they earn."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -304,7 +312,7 @@ def league(
         from holdfast.cli.show import progress, table
         from holdfast.policies.network import Scripted
         from holdfast.workloads.townschool import TownMaker, act_of, entrants, lived, made_for, standings
-    maker = TownMaker(rules_file=rules, residents=residents, days=days)
+    maker = TownMaker(rules_file=rules, residents=residents, days=days, profile=profile)
     maker.describe()  # what is wrong with the rules is told before any work
     warn()
     with taught(at) as opened:
@@ -332,24 +340,27 @@ def balance(
     policy: Annotated[str | None, Option(metavar="VERSION", help="A release, or live; else scripts.")] = None,
     rules: RulesAt = None,
     residents: Residents = None,
+    profile: Profile = None,
 ) -> Output:
-    """Measure what residents of each nature are paid, and whether natures are balanced: within 10 % of the mean. Exit
-    code 1: they are not."""
+    """Measure what residents of each nature are paid, whether natures are balanced (within 10 % of the mean), and how
+    each fares against its targets, which are the limits of the town's alerts. Exit code 1: a target is missed."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with needing("learn"):
         from holdfast.cli.show import print_table, progress
         from holdfast.policies.network import ScriptedAct
         from holdfast.workloads.townschool import (
             BALANCED,
+            TARGETS,
             TownMaker,
             act_of,
             check_natures,
             lived,
             made_for,
+            missed_targets,
             natures_of,
             policy_in,
         )
-    maker = TownMaker(rules_file=rules, residents=residents, days=days)
+    maker = TownMaker(rules_file=rules, residents=residents, days=days, profile=profile)
     known = maker.rules
     warn()
     check_natures(maker)
@@ -367,12 +378,27 @@ def balance(
         for name, one in found.items()
     ]
 
+    missed = missed_targets(found)
+    wanted = [f">{target.title} {_bound(target.least, target.most)}" for target in TARGETS]
+    fared = [(name, *(_figure(one["kpis"][target.kpi]) for target in TARGETS)) for name, one in found.items()]
+
     def shown() -> None:
         print_table(["nature", ">residents", ">a day", "95 %", ">from mean"], rows)
+        print_table(["nature", *wanted], fared)
         print("\n".join(folded(_verdict(out, BALANCED), hanging="  ")))
+        print("\n".join(folded(f"targets missed: {'; '.join(missed)}" if missed else "every nature meets its targets")))
 
+    targets = {target.kpi: {"least": target.least, "most": target.most} for target in TARGETS}
     data = {"towns": towns, "days": days, "balanced": not out, "limit": BALANCED, "natures": found}
-    return Output(data, shown, int(bool(out)))
+    return Output(data | {"targets": targets, "missed": missed}, shown, int(bool(out or missed)))
+
+
+def _bound(least: float | None, most: float | None) -> str:
+    return f"≥ {least:g}" if least is not None else f"≤ {most:g}"
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def _verdict(out: Mapping[str, float], limit: float) -> str:

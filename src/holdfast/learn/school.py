@@ -19,13 +19,13 @@ from holdfast.contracts.algorithm import SWITCHED_OFF, AlgorithmState, Batch, Le
 from holdfast.contracts.envs import VectorEnv
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Finding
-from holdfast.contracts.policy import Policy, files_of
+from holdfast.contracts.policy import DEMONSTRATIONS, Policy, files_of
 from holdfast.contracts.records import encode
 from holdfast.learn.anneal import AnnealPlan, AnnealState, advance, has_passed
 from holdfast.learn.checkpoints import save
 from holdfast.learn.control import SEEDS, EnvPPO
 from holdfast.learn.imitate import (
-    KIND as DEMONSTRATIONS,
+    KIND as CAPTURED,
 )
 from holdfast.learn.imitate import (
     Samples,
@@ -43,7 +43,7 @@ from holdfast.policies.nets import ActorCritic, Playing, one_thread
 from holdfast.policies.network import KIND, Network, Scripted
 from holdfast.policies.weights import Manifest
 
-DATA = "demonstrations"  # the folder within a checkpoint's
+DATA = DEMONSTRATIONS  # the folder of what was captured, within a checkpoint's
 CLONE, DAGGER, ANNEAL, PRACTICE = "clone", "dagger", "anneal", "practice"
 UNSEEN, WATCHED = SEEDS + 2**20, SEEDS + 2**21  # first seeds of what clones are judged in, and of the anneal
 LATER_RATE = 0.5  # of the learning rate, in the rounds after the first
@@ -249,7 +249,7 @@ class School:
             kept = Manifest(kind=KIND, shape=asdict(net.body), step=step, seeds=seeds, created_at=now)
             saved = weights.save(folder, net.state_dict(), replace(kept, notes={"env": self.practice.env}))
             seeds = {"school": self.seed, "env": self._env_seed(state)}
-            data = Manifest(kind=DEMONSTRATIONS, shape={}, step=step, seeds=seeds, created_at=now)
+            data = Manifest(kind=CAPTURED, shape={}, step=step, seeds=seeds, created_at=now)
             new.save(folder / DATA, replace(data, notes={"env": self.practice.env, "coverage": dict(covered)}))
             return saved.sha256
 

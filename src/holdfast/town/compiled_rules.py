@@ -11,6 +11,7 @@ from holdfast.town.rules import (
     CAUSES,
     DEPTH,
     FAR,
+    GONE,
     ITEMS,
     MONEY,
     MOST_AFFORDANCES,
@@ -69,7 +70,7 @@ TABLES: dict[str, tuple[int, ...]] = {
     "tie_meal": (3,), "tie_help": (3,), "tie_conflict": (3,), "tie_rebuff": (3,), "tie_meeting": (3,),
     "tie_decay": (3,),  # each: trust, familiarity, rivalry
     "trouble_chance": _TROUBLE, "trouble_low": _TROUBLE, "trouble_high": _TROUBLE, "trouble_pause": _TROUBLE,
-    "terminal": (len(CAUSES) + 1,), "entries": (MOST_ENTRIES,),
+    "terminal": (len(GONE) + 1,), "entries": (MOST_ENTRIES,),
     "stack": (DEPTH,), "values": (len(NAMES),),  # scratch of conditions
 }  # fmt: skip
 NUMBER = np.dtype([*((name, np.int64) for name in NUMBERS), *((name, np.int64, size) for name, size in TABLES.items())])

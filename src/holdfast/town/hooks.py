@@ -19,14 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.town.compiled_rules import CompiledRules
-from holdfast.town.console import TownAction, TownView, do
+from holdfast.town.console import DEPART, OPS, TownAction, TownView, do
 from holdfast.town.frames import events_since
-from holdfast.town.kernel import ABORTED, FAILED, FINISHED, HOOK_STREAM, below, draw, tell
+from holdfast.town.kernel import ABORTED, FAILED, FINISHED, HOOK_STREAM, below, draw, jit, tell
+from holdfast.town.life import is_hard
 from holdfast.town.places import NO_HOOK, REASONS, usable
-from holdfast.town.rules import HOOK_STAGES, ITEMS, MONEY, NEEDS, SHARED_MEAL, UNIT, Rules, hooks_of
+from holdfast.town.rules import HOOK_STAGES, ITEMS, MONEY, MOVED_ON, NEEDS, SHARED_MEAL, UNIT, Rules, hooks_of
 from holdfast.town.state import TownState
 
 BEFORE, AFTER, FAIL = HOOK_STAGES
+DEPARTS = OPS[DEPART]
 Function = Callable[["HookCall"], Any]
 
 
@@ -103,6 +105,14 @@ class HookCall:
         amount = max(round(meals * MONEY), -int(self._person(who)["money"]))
         return TownAction(op="give", a=who, values=(amount,))
 
+    def days_here(self, resident: int | None = None) -> float:
+        """Since the resident moved in."""
+        return (self.tick - int(self._person(resident)["born"])) / int(self.view.compiled.n["day"])
+
+    def move_on(self, resident: int | None = None) -> TownAction:
+        """The resident leaves town, and did not have to; somebody else will come. Not where nobody may."""
+        return TownAction(op=DEPARTS, a=self.resident if resident is None else resident, b=MOVED_ON)
+
     def _person(self, resident: int | None) -> Any:
         return self.view.state.people[0, self.resident if resident is None else resident]
 
@@ -177,6 +187,7 @@ def _source(function: Any) -> str:
 # Ours ----------------------------------------------------------------------------------------------------------------
 
 COMPANY, CHEERED = 3, 2  # steps
+STAY = 10.0  # days
 
 
 @hook(BEFORE)
@@ -197,7 +208,22 @@ def disappoint(call: HookCall) -> list[TownAction]:
     return [call.add_need("social", -0.01)]
 
 
+@hook(AFTER)
+def move_on(call: HookCall) -> list[TownAction]:
+    """Who has been here for ten days or more moves on, one time in eight; nobody has to."""
+    return [call.move_on()] if call.days_here() >= STAY and call.random(8) == 0 else []
+
+
 # Around a tick -------------------------------------------------------------------------------------------------------
+
+
+@jit
+def may_leave(law: Any, towns: Any, b: int) -> bool:
+    """Whether anybody may leave now: the caps on exits hold for hooks, too."""
+    town = towns[b]
+    if not town.mortal or is_hard(town) or (town.calm_at > 0 and town.tick - town.calm_at < law.n.exit_grace):
+        return False
+    return bool(town.exits_today < law.n.exits_per_day and town.tick >= town.exit_ready)
 
 
 class LostEvents(RuntimeError):
@@ -265,7 +291,9 @@ class Hooks:
                 raise LostEvents(f"{lost} events of one tick are lost to the hooks; take fewer residents")
             for event in events.copy():  # what hooks do may tell of more
                 for one, call in self._due(state, world, event):
-                    do(call.view, _changes(one, call))
+                    for change in _changes(one, call):
+                        if change.op != DEPARTS or may_leave(self._law, state.town, world):
+                            do(call.view, (change,))
 
     def _due(self, state: TownState, world: int, event: Any) -> Iterator[tuple[Hook, HookCall]]:
         kind, seat, b, value = (int(event[part]) for part in ("kind", "a", "b", "value"))

@@ -8,7 +8,7 @@ are those of every other policy (`learn.school`, `pipeline.control`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from holdfast.store.store import Store
 from holdfast.workloads import towngate
 from holdfast.workloads.towngate import SCRIPTS
 from holdfast.workloads.townlife import (
+    LIMITS,
     OBSERVED,
     Env,
     ObservationSpec,
@@ -47,6 +48,7 @@ from holdfast.workloads.townlife import (
     contracts,
     explained,
     groups,
+    measure_seats,
     read_rules,
 )
 from holdfast.workloads.townlife import TownState as Town
@@ -179,6 +181,7 @@ class TownMaker:
     rules_file: Path | None = None
     residents: int | None = None
     days: int = 1  # of a proof and of an episode
+    profile: str | None = None  # the mix of natures, by its name in the rules; None: their own shares
     observation: str = OBSERVED  # what residents see: compact, recall, hybrid or full
 
     def __post_init__(self) -> None:
@@ -188,7 +191,7 @@ class TownMaker:
 
     @property
     def rules(self) -> Rules:
-        return read_rules(self.rules_file, residents=self.residents)
+        return read_rules(self.rules_file, residents=self.residents, profile=self.profile)
 
     @property
     def name(self) -> str:
@@ -416,10 +419,13 @@ BALANCED = 0.10  # by how much of the mean the return of a nature may differ fro
 
 @dataclass(frozen=True, kw_only=True)
 class Lived:
-    """What residents were paid for their days, [towns, residents], and of which nature each was at first."""
+    """What residents were paid for their days, [towns, residents], of which nature each was at first, and how they
+    fared."""
 
     returns: Numbers  # a day
     natures: NDArray[np.int64]
+    days: float = 1.0
+    fared: Mapping[str, Numbers] = field(default_factory=dict)  # sums over ticks, as `measure_seats` names them
 
 
 def lived(
@@ -430,13 +436,16 @@ def lived(
     view, total = envs.reset(seed), np.zeros(envs.count)
     natures = envs.env.state.people["profile"].astype(np.int64)
     choose = by_chance(np.random.default_rng(seed)) if act is None else act.many(envs.count)
-    first = np.ones(envs.count, np.bool_)
+    first, fared = np.ones(envs.count, np.bool_), dict[str, Numbers]()
     for _ in range(maker.ticks):
         result = envs.step(choose(view, first))
         view, first = result.observation, result.terminated | result.truncated
         total += result.reward
+        for name, values in measure_seats(envs.env).items():
+            fared[name] = fared.get(name, 0.0) + values
         each()
-    return Lived(returns=total.reshape(towns, -1) / maker.days, natures=natures)
+    returns = total.reshape(towns, -1) / maker.days
+    return Lived(returns=returns, natures=natures, days=float(maker.days), fared=fared)
 
 
 def by_chance(rng: np.random.Generator) -> Choose:
@@ -456,17 +465,67 @@ def check_natures(maker: TownMaker) -> None:
     envs = maker.vector_env(1)
     envs.reset(LEAGUE)
     here = set(envs.env.state.people["profile"].ravel().tolist())
-    absent = [nature["id"] for k, nature in enumerate(maker.rules["profile"]) if k not in here]
+    natures = enumerate(maker.rules["profile"])
+    absent = [nature["id"] for k, nature in natures if k not in here and nature["share"] > 0]
     if absent:
         why = f"too few for every nature: nobody would be {', '.join(absent)}"
         raise BadInput(f"residents = {envs.count}", why=why, remedy="let more live there (--residents)")
 
 
-def natures_of(found: Lived, rules: Rules) -> dict[str, dict[str, float]]:
-    """The return of each nature with a 95 % interval over towns, and by how much of the mean it differs from it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NatureTarget:
+    """What every nature has to reach: the limit of the alert of the same figure, for its residents alone."""
+
+    kpi: str
+    title: str
+    least: float | None = None  # one of the two
+    most: float | None = None
+
+    def is_met(self, value: float | None) -> bool:
+        return value is not None and (self.least is None or value >= self.least) and (
+            self.most is None or value <= self.most
+        )  # fmt: skip
+
+
+TITLES = {"needs_met": "needs met", "starving": "starving", "attendance": "at work", "exits": "left"}
+TARGETS = tuple(
+    NatureTarget(kpi=limit.kpi, title=TITLES[limit.kpi], least=limit.below, most=limit.above)
+    for limit in LIMITS
+    if limit.kpi in TITLES
+)
+
+
+def figures_of(found: Lived, is_one: NDArray[np.bool_]) -> dict[str, float | None]:
+    """The figures of some of the residents: shares of their time, and exits a resident and day."""
+    sums = {name: float(values[is_one].sum()) for name, values in found.fared.items()}
+    if not sums.get("alive"):
+        return dict.fromkeys((target.kpi for target in TARGETS), None)
+    return {
+        "needs_met": sums["met"] / sums["alive"],
+        "starving": sums["starving"] / sums["alive"],
+        "attendance": sums["working"] / sums["due"] if sums["due"] else None,
+        "exits": sums["left"] / (float(is_one.sum()) * found.days),
+    }
+
+
+def missed_targets(natures: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Which nature misses which target, for people; nobody due at work misses nothing."""
+    return [
+        f"{name}: {target.title} {one['kpis'][target.kpi]:.3g}"
+        for name, one in natures.items()
+        for target in TARGETS
+        if one["kpis"][target.kpi] is not None and not target.is_met(one["kpis"][target.kpi])
+    ]
+
+
+def natures_of(found: Lived, rules: Rules) -> dict[str, dict[str, Any]]:
+    """The return of each nature with a 95 % interval over towns, by how much of the mean it differs from it, and how
+    its residents fared. A nature that nobody has is left out."""
     mean, told = float(found.returns.mean()), {}
     for k, nature in enumerate(rules["profile"]):
         is_one = found.natures == k
+        if not is_one.any():
+            continue
         towns = [row[own].mean() for row, own in zip(found.returns, is_one, strict=True) if own.any()]
         span = student(towns)
         value = float(found.returns[is_one].mean())
@@ -476,6 +535,7 @@ def natures_of(found: Lived, rules: Rules) -> dict[str, dict[str, float]]:
             "low": span.low,
             "high": span.high,
             "from_mean": (value - mean) / max(abs(mean), 1e-9),
+            "kpis": figures_of(found, is_one),
         }
     return told
 
