@@ -293,6 +293,7 @@ def replay(
     file: Annotated[Path, Argument(metavar="FILE", help="Of --replay, or of --record.")],
     rules: RulesAt = None,
     residents: Residents = None,
+    profile: Profile = None,
     tick: Annotated[int | None, Option(metavar="N", min=0, help="Only to, or from, this tick.")] = None,
     speed: Annotated[float, Option(metavar="N", min=0.1, max=4096, help="Of a recording.")] = 32.0,
 ) -> Output:
@@ -305,7 +306,8 @@ def replay(
     script = inspect_script(file)
     warn()
     with progress("living again", min(script["ticks"], tick or script["ticks"])) as advance:
-        life, is_same = again(file, read_rules(rules, residents=residents), upto=tick, each=advance)
+        known = read_rules(rules, residents=residents, profile=profile)
+        life, is_same = again(file, known, upto=tick, each=advance)
     count, word = len(script["commands"]), {True: "the same, bit by bit", False: "NOT the same", None: "not compared"}
     data = {"tick": life.tick, "state": life.env.state.sha256(), "same": is_same, "kpis": rounded(life.kpis)}
     said = f"{life.tick} ticks, {count} commands: {word[is_same]}"

@@ -388,8 +388,10 @@ class Life:
     # Looking ---------------------------------------------------------------------------------------------------------
 
     def legend(self) -> dict[str, Any]:
-        shown = {"seed": self.seed} if self.veil.key is None else {"private": True}
-        return frames.legend(self.rules, **shown)
+        if self.veil.key is not None:
+            return frames.legend(self.rules, private=True)
+        names = [talk.resident(slot) for slot in range(int(self.env.law.n["slots"]))]
+        return frames.legend(self.rules, seed=self.seed, names=list(dict.fromkeys(names)))
 
     def frame(self, *, key: bool = False) -> frames.Frame:
         """The changes since the last frame, or a key frame when one is due."""
