@@ -153,9 +153,8 @@ def test_contracts_of_observation_are_shown_and_chosen(cli: Cli) -> None:
     found = {one["variant"]: one for one in cli("town", "observations", "--json").json}
     assert list(found) == ["compact", "recall", "hybrid", "full"] and found["compact"]["channels"] == []
     for one in found.values():
-        assert (
-            one["numbers"] == len(one["features"]) + 121 * len(one["channels"]) == list(one["groups"].values())[-1][1]
-        )
+        end = list(one["groups"].values())[-1][1]
+        assert one["numbers"] == len(one["features"]) + 121 * len(one["channels"]) == end
     assert "recall (usual)" in cli("town", "observations").out
     words = ("town", "run", "--days", 0.02, *FEW, "--json")
     seen = {name: cli(*words, "--observation", name).json for name in ("compact", "full")}

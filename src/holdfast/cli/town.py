@@ -305,8 +305,8 @@ def replay(
         return _play(file, tick or 0, speed)
     script = inspect_script(file)
     warn()
+    known = read_rules(rules, residents=residents, profile=profile)
     with progress("living again", min(script["ticks"], tick or script["ticks"])) as advance:
-        known = read_rules(rules, residents=residents, profile=profile)
         life, is_same = again(file, known, upto=tick, each=advance)
     count, word = len(script["commands"]), {True: "the same, bit by bit", False: "NOT the same", None: "not compared"}
     data = {"tick": life.tick, "state": life.env.state.sha256(), "same": is_same, "kpis": rounded(life.kpis)}
@@ -606,10 +606,10 @@ def bench(
     from holdfast.workloads.townlife import bench as measure
     from holdfast.workloads.townlife import check_observation, read_rules
 
-    how = {"worlds": worlds, "ticks": ticks, "seed": seed, "observation": check_observation(observation)}
+    known, seen = read_rules(rules), check_observation(observation)
     warn()
     with progress("measuring", None):
-        told = measure(read_rules(rules), **how, clock=time.process_time)
+        told = measure(known, worlds=worlds, ticks=ticks, seed=seed, clock=time.process_time, observation=seen)
     return Output(told, table(["what", ">value"], [(name.replace("_", " "), value) for name, value in told.items()]))
 
 

@@ -99,10 +99,11 @@ def school(
         from holdfast.cli.drive import drive, switched_off, switched_off_lines
         from holdfast.operate.switches import snapshot_of
         from holdfast.workloads.towngate import check_signed
+        from holdfast.workloads.townlife import OBSERVED
         from holdfast.workloads.townschool import TownMaker, check_line, school_report, school_run
     is_small = quick and rules is None and residents is None
-    how = {} if observation is None else {"observation": observation}
-    maker = TownMaker(rules_file=rules, residents=QUICK_RESIDENTS if is_small else residents, profile=profile, **how)
+    live = QUICK_RESIDENTS if is_small else residents
+    maker = TownMaker(rules_file=rules, residents=live, profile=profile, observation=observation or OBSERVED)
     warn()
     spec = school_run(maker, seed=seed, name=name, quick=quick, memory=network is NetworkKind.RECURRENT)
     chosen = {"--profile": profile, "--observation": observation, "--network": network}

@@ -108,11 +108,9 @@ def demonstrate(
         scripted = script_of(view)
         mask = np.ones((envs.count, envs.spaces.actions), np.bool_) if view.mask is None else view.mask
         asked = (mask.sum(axis=1) > 1) & mask[seats, scripted]
-        if memory:
-            kept, more = followed, (first[followed], asked[followed])
-        else:
-            kept, more = asked & (rng.random(envs.count) < label_rate), ()
-        rows.append((view.values[kept].astype(np.float16), mask[kept].copy(), scripted[kept].copy(), *more))
+        kept = followed if memory else asked & (rng.random(envs.count) < label_rate)
+        row = (view.values[kept].astype(np.float16), mask[kept].copy(), scripted[kept].copy())
+        rows.append((*row, first[kept], asked[kept]) if memory else row)
         actions = scripted if playing is None else np.where(is_own, playing(view, first), scripted)
         result = envs.step(actions)
         view, first = result.observation, result.terminated | result.truncated
@@ -207,7 +205,9 @@ def _fit_sequences(
     for _ in range(epochs):
         check()
         losses = []
-        for chosen in torch.from_numpy(rng.permutation(count)).split(columns):
+        order = torch.from_numpy(rng.permutation(count))
+        for start_column in range(0, count, columns):
+            chosen = order[start_column : start_column + columns]
             hidden = net.begin(len(chosen))
             for start in starts:
                 window = {name: part[start : start + WINDOW, chosen] for name, part in tensors.items()}

@@ -223,8 +223,15 @@ def checked(
     text = json.dumps(values, sort_keys=True, separators=(",", ":"))
     text += "".join(f"\n{name} {one.source_sha256}" for name, one in sorted(check.hooks.items()) if one.source_sha256)
     sha256 = hashlib.sha256(text.encode()).hexdigest()
-    more = {"hooks": check.hooks, "never": resolved.never, "personalities": resolved.mixes}
-    return Rules(source=source, values=values, grid=grid, sha256=sha256, **more)
+    return Rules(
+        source=source,
+        values=values,
+        grid=grid,
+        sha256=sha256,
+        hooks=check.hooks,
+        never=resolved.never,
+        personalities=resolved.mixes,
+    )
 
 
 class _Resolved:

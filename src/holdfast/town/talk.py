@@ -253,7 +253,7 @@ def phrases() -> list[tuple[str, str]]:
     spoken = {"says": SAYINGS, "by name": BY_NAME, "rebuff": REBUFFS, "thanks": THANKS, "grumble": GRUMBLES}
     for what, told in (("gossip", GOSSIP), ("hearsay", HEARSAY)):
         spoken |= {f"{what} of a friend": told[True], f"{what} of a rival": told[False]}
-    spoken |= {kind: choices for kind, choices in TEMPLATES.items() if not kind.startswith("trouble_")}
+    spoken |= {f"told: {kind}": lines for kind, lines in TEMPLATES.items() if not kind.startswith("trouble_")}
     spoken |= {"a trouble begins": tuple(BEGINS.values()), "a trouble ends": tuple(ENDS.values())}
     spoken |= {"leaves for": tuple(LEAVES_FOR.values()), "a name": tuple(resident(slot) for slot in range(256))}
     for kind, scenes in (("arrival scene", ARRIVALS), ("departure scene", DEPARTURES)):

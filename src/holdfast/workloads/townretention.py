@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from holdfast.contracts.errors import BadInput, HoldfastError
 from holdfast.contracts.policy import DEMONSTRATIONS, FOLDER
@@ -71,7 +72,7 @@ def _kept_for(keep: Retention, kind: str) -> float:
     return {"recording": keep.recordings, "torn": keep.orders}.get(kind, keep.snapshots)
 
 
-def _is_order(entry: dict[str, object]) -> bool:
+def _is_order(entry: Mapping[str, Any]) -> bool:
     return entry.get("what") == "order"
 
 

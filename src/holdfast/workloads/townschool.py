@@ -233,8 +233,7 @@ class TownMaker:
         return TownVectorEnv(self.rules, towns=count, days=None, observation=self.observation)
 
     def training_env(self, count: int) -> TownVectorEnv:
-        how = {"days": self.days, "staggered": True, "observation": self.observation}
-        return TownVectorEnv(self.rules, towns=count, **how)
+        return TownVectorEnv(self.rules, towns=count, days=self.days, staggered=True, observation=self.observation)
 
 
 # The school ----------------------------------------------------------------------------------------------------------
