@@ -314,7 +314,7 @@ def test_a_network_with_a_memory_drives_a_town_and_its_mind_is_what_it_remembers
     assert isinstance(playing, Playing) and playing.hidden.abs().sum() > 0
     view = Observation(seen.features[0], seen.mask[0].view(np.bool_))
     policy, _ = action_distribution(network.load(None), view, playing.hidden, np.zeros(4, np.bool_))
-    shares = {env.actions[k]: float(p) for k, p in enumerate(policy.log_p.exp()[2]) if p > 0}  # type: ignore[union-attr]
+    shares = {env.actions[k]: float(p) for k, p in enumerate(policy.log_p.detach().exp()[2]) if p > 0}  # type: ignore[union-attr]
     assert {one["name"]: one["p"] for one in found["actions"]} == pytest.approx(shares, abs=1e-3)
 
 

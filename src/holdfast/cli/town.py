@@ -527,8 +527,8 @@ def _print_expired(found: list[Expired], *, is_done: bool) -> None:
     if not found:
         print("nothing is older than it is kept")
         return
-    rows = [(one.kind, one.where, f"{one.days:.0f}", one.count, f"{one.size / 1e6:.2f}") for one in found]
-    print_table(["kind", "~where", ">days old", ">count", ">MB"], rows)
+    for one in found:  # a path that is cut short could not be found
+        print(f"{one.kind:15}{one.count:>4}  {one.days:>6.0f} days old  {one.size / 1e6:>8.2f} MB  {one.where}")
     print("removed" if is_done else "would go; add --yes to remove them")
 
 
