@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -327,6 +327,19 @@ async def test_the_school_reports_every_nature_with_an_interval(tmp_path: Path) 
         spec = school_spec(SmallMaker(), seed=1, school=school, proof=EnvProof(episodes=4, batch=4))
         report = school_report(store, (await ran(store, spec)).run_id)
         policy = policy_in(store, report.release)[1]
+        mind = mind_of(store, report.release, SmallMaker().rules)
+        life = Life(SmallMaker().rules, seed=4, mind=mind, variant=mind.observation)
+        looks = []
+        for _ in range(6):
+            life.step()
+            looks.append((life.look_into(1), float(life.env.look().reward[0, 1])))
+    assert mind._scale is not None
+    mean, spread, gamma = mind._scale
+    assert gamma == 0.999 and spread > 0
+    for (before, _), (after, reward) in pairwise(looks):
+        assert after["expected"] == pytest.approx(mean + spread * after["value"], abs=2e-3 * max(1.0, spread))
+        wanted = reward + gamma * after["expected"] - before["expected"]
+        assert after["advantage"] == pytest.approx(wanted, abs=1e-3)
     assert isinstance(policy, Network) and policy.memory and report.towns == 4
     assert set(report.by_nature) <= {one["id"] for one in small()["profile"]} and report.by_nature
     for one in report.by_nature.values():

@@ -233,7 +233,10 @@ def _mind_lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"{found['name']} at tick {found['tick']}, driven by {found['version']}"
     yield f"the script would: {found['scripted']}"
     if "value" in found:
-        yield f"expects {found['value']:+.2f} (0: the usual return, 1: its spread)"
+        scaled = f" (a return of {found['expected']:+.2f})" if "expected" in found else ""
+        yield f"expects {found['value']:+.2f}{scaled}; 0: the usual return, 1: its spread"
+    if "advantage" in found:
+        yield f"the last tick was {found['advantage']:+.4f} better than expected (advantage)"
     yield "may do"
     for one in found["actions"][:8]:
         share = "" if one["p"] is None else f"{one['p']:7.1%}  {'█' * round(30 * one['p'])}"

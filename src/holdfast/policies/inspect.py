@@ -61,6 +61,14 @@ def explain(
     return Explained(probabilities=log_p.exp().double().numpy(), action=chosen, value=value, saliency=saliency, gap=gap)
 
 
+def value_of(net: ActorCritic, seen: NDArray[np.float32], hidden: torch.Tensor | None = None) -> float:
+    """What the critic expects, on its own scale."""
+    x = torch.from_numpy(np.ascontiguousarray(seen, np.float32))
+    with one_thread(), torch.no_grad():
+        memory = net.begin(1)[0] if hidden is None else hidden
+        return float(net.value(_features(net, x[None], memory))[0])
+
+
 def _features(net: ActorCritic, rows: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
     goes_on = torch.zeros(1, len(rows), dtype=torch.bool)
     return net.remember(rows[None], memory.expand(len(rows), -1), goes_on)[0][0]

@@ -29,9 +29,9 @@ from holdfast.pipeline.context import Endpoints
 from holdfast.pipeline.control import EnvProof, improve_env
 from holdfast.pipeline.run import RunSpec
 from holdfast.policies import weights
-from holdfast.policies.inspect import explain
+from holdfast.policies.inspect import explain, value_of
 from holdfast.policies.nets import Playing
-from holdfast.policies.network import Network, Scripted
+from holdfast.policies.network import DISCOUNT, VALUE_SCALE, Network, Scripted
 from holdfast.promote.gate import KPIS, KpiBand
 from holdfast.prove.estimate import difference, student
 from holdfast.store.store import Store
@@ -642,10 +642,16 @@ class TownMind:
         self.version, self._first = version, np.ones(count, np.bool_)
         self._choose = act_of(store, policy).many(count)
         self._net = policy.load(store.files) if isinstance(policy, Network) else None
+        checkpoint = policy.checkpoint if isinstance(policy, Network) else None
+        notes = {} if checkpoint is None else weights.read(files_of(checkpoint, store.files)).notes
+        self._scale = (*notes[VALUE_SCALE], notes[DISCOUNT]) if VALUE_SCALE in notes else None  # mean, spread, γ
+        self._last: tuple[int, NDArray[np.float32], Any] | None = None  # the tick, what was seen and remembered then
 
     def __call__(self, env: Env) -> NDArray[np.int64]:
         seen, rows = env.look(), env.residents
         values, mask = seen.rows.reshape(rows, -1), seen.mask.reshape(rows, -1).view(np.bool_)
+        if self._scale is not None:
+            self._last = (int(env.state.town["tick"][0]), values.copy(), getattr(self._choose, "hidden", None))
         chosen = self._choose(Observation(values, mask, env.scripted().ravel()), self._first)
         self._first = seen.terminated.ravel().copy()
         return np.asarray(chosen, np.int64).reshape(1, rows)
@@ -671,6 +677,7 @@ class TownMind:
         order = np.flatnonzero(mask)[np.argsort(-found.probabilities[mask], kind="stable")]
         told["actions"] = [{"name": actions[k], "p": round(float(found.probabilities[k]), 4)} for k in order]
         told |= {"likeliest": actions[found.action], "value": round(found.value, 3), "gap": round(found.gap, 4)}
+        told |= self._expected(env, seat, found.value, float(seen.reward[0, seat]))
         told["why"] = {
             group: round(float(found.saliency[places.start : places.stop].sum()), 3)
             for group, places in groups(env.senses).items()
@@ -680,6 +687,20 @@ class TownMind:
             {"name": names[k], "share": round(float(found.saliency[k]), 3)} for k in strongest if found.saliency[k]
         ]
         return told
+
+    def _expected(self, env: Env, seat: int, value: float, reward: float) -> dict[str, float]:
+        """The return that is expected, and by how much the last tick was better than what was expected before it:
+        A = r + γ V(s′) − V(s). Empty for a network whose critic learnt nothing, and before the second tick."""
+        if self._scale is None or self._net is None:
+            return {}
+        mean, spread, gamma = self._scale
+        told = {"expected": round(mean + spread * value, 4)}
+        if self._last is None or self._first[seat] or self._last[0] != int(env.state.town["tick"][0]) - 1:
+            return told
+        _, before, hidden = self._last
+        worth = value_of(self._net, before[seat], None if hidden is None else hidden[seat])
+        advantage = reward + gamma * (mean + spread * value) - (mean + spread * worth)
+        return told | {"advantage": round(advantage, 4)}
 
 
 class LiveMind:

@@ -292,13 +292,27 @@ async function mind() {
     const found = (await ask("order", { id: `mind-${minded}`, name: "mind", args: { resident: who } })).mind;
     if (who !== selected) return;
     $("mind").hidden = false;
-    $("mind").querySelector("p").textContent = `${found.version} · expects ${found.value.toFixed(2)} · the script would: ${found.scripted}`;
+    const worth = found.expected === undefined ? found.value.toFixed(2) : `${signed(found.expected)} to come`;
+    const better = found.advantage === undefined ? "" : ` · the last tick: ${found.advantage > 0 ? "+" : ""}${found.advantage.toFixed(3)}`;
+    $("mind").querySelector("p").textContent = `${found.version} · expects ${worth}${better} · the script would: ${found.scripted}`;
     $("choices").replaceChildren(...found.actions.slice(0, 6).map(one => {
       const row = document.createElement("li"), [name, bar, share] = ["span", "i", "b"].map(kind => document.createElement(kind));
       name.textContent = one.name;
       bar.style.cssText = `--w: ${(100 * one.p).toFixed(1)}%`;
       share.textContent = `${(100 * one.p).toFixed(0)} %`;
       row.append(name, bar, share);
+      return row;
+    }));
+    const most = Math.max(...Object.values(found.why).map(Math.abs), 1e-6);
+    $("groups").replaceChildren(...Object.entries(found.why).map(([group, share]) => {
+      const row = document.createElement("li"), [name, bar, sum] = ["span", "i", "b"].map(kind => document.createElement(kind));
+      const seen = Object.entries(found.seen[group] ?? {}).map(([what, value]) => `${what.replaceAll("_", " ")} ${value}`).join(", ");
+      name.textContent = group;
+      row.title = seen;
+      bar.style.cssText = `--w: ${(100 * Math.abs(share) / most).toFixed(0)}%; --c: var(--${share < 0 ? "stop" : "accent"})`;
+      sum.textContent = signed(share);
+      row.append(name, bar, sum);
+      if (seen) { const small = document.createElement("small"); small.textContent = seen; row.append(small); }
       return row;
     }));
     $("because").textContent = "because of " + found.strongest.slice(0, 4).map(one => `${one.name} ${one.share > 0 ? "+" : ""}${one.share.toFixed(2)}`).join(", ");
