@@ -3,6 +3,7 @@
     python runs/train_qwen3_tools.py train OUT             tokenizer, conversations and pretraining (a GPU, minutes)
     python runs/train_qwen3_tools.py improve OUT           GRPO with adapters through hf.improve, exam before and after
     python runs/train_qwen3_tools.py improve OUT --vllm http://127.0.0.1:8000/v1      the same, sampled by vLLM
+    python runs/train_qwen3_tools.py compare --of A.json --with B.json     two such runs, exam task by exam task
     python runs/train_qwen3_tools.py --quick train OUT     a minute on a CPU, to see that every step works
 
 Tokenizer, template and conversations are those of `train_tiny_tools`; the model is written as a folder that
@@ -22,6 +23,7 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from train_tiny_tools import SAMPLED, Recipe, corpus, save_tokenizer, train_tokenizer
 
@@ -33,8 +35,8 @@ from holdfast.policies.causal_lm import CausalConfig, CausalLM
 from holdfast.policies.engine import LocalEngine
 from holdfast.policies.model import Model, export
 from holdfast.store.store import open_store
+from holdfast.workloads.tooluse.agent import ExamMark, examine, summary
 from holdfast.workloads.tooluse.agent import agent as tool_agent
-from holdfast.workloads.tooluse.agent import examine, summary
 from holdfast.workloads.tooluse.score import is_right
 from holdfast.workloads.tooluse.tasks import generate, to_input
 
@@ -136,23 +138,45 @@ def wilson(counted: tuple[int, int], z: float = 1.96) -> str:
     return f"{p:.3f} ({low:.3f} to {high:.3f})"
 
 
-def exam(policy: Model, files: Any, *, tasks: int) -> dict[str, Any]:
+def exam(policy: Model, files: Any, *, tasks: int) -> list[ExamMark]:
     """Sampled at temperature 1 on test wordings that nothing was learnt from."""
     engine = LocalEngine(slots=64, files=files)
     try:
-        return summary(asyncio.run(examine(engine.open_model(policy), generate("test", 7, tasks), sampling=SAMPLED)))
+        return asyncio.run(examine(engine.open_model(policy), generate("test", 7, tasks), sampling=SAMPLED))
     finally:
         engine.close()
+
+
+def compare(given: argparse.Namespace) -> None:
+    """Success of B − A on the exam's tasks, each task's runs averaged; the interval resamples tasks and runs."""
+    arms = [[json.loads(path.read_text()) for path in paths] for paths in (given.of, given.versus)]
+    told = {
+        f"{name}, {when}": [round(float(np.mean(run[f"success {when}"])), 4) for run in arm]
+        for name, arm in zip(("of", "with"), arms, strict=True)
+        for when in ("before", "after")
+    }
+    first, second = (np.array([run["success after"] for run in arm], dtype=float) for arm in arms)
+    assert first.shape[1] == second.shape[1], "the exams have different numbers of tasks"
+    rng, count = np.random.default_rng(0), first.shape[1]
+
+    def drawn() -> float:
+        tasks = rng.integers(count, size=count)
+        means = [arm[rng.integers(len(arm), size=len(arm))][:, tasks].mean() for arm in (first, second)]
+        return float(means[1] - means[0])
+
+    low, high = np.quantile([drawn() for _ in range(10_000)], [0.025, 0.975])
+    gain = second.mean() - first.mean()
+    print(json.dumps({**told, "tasks": count, "difference": f"{gain:+.4f} ({low:+.4f} to {high:+.4f})"}, indent=2))
 
 
 def improve(out: Path, given: argparse.Namespace) -> None:
     began, store = time.monotonic(), Path(given.store)
     rows = task_rows("train", 3, given.practice) + task_rows("test", 5, given.held_out)
-    base = hf.Model(str(out), lora=RANK, device=given.device)
+    base = hf.Model(str(out), lora=RANK, device=given.device, dtype=given.dtype)
     grpo = hf.GRPO(lr=given.lr, steps=given.steps, tasks=given.tasks, samples=given.samples)
     more: dict[str, Any] = {"vllm": given.vllm} if given.vllm else {}
     how: dict[str, Any] = {"name": "qwen3-tools", "store": store, "workers": given.workers, "seeds": 1}
-    how |= {"safety": hf.Waived("arithmetic and look-ups"), "scorers": [hf.Scorer(right, gate=True)]}
+    how |= {"seed": given.seed, "safety": hf.Waived("arithmetic and look-ups"), "scorers": hf.Scorer(right, gate=True)}
     result = hf.improve(agent, hf.tasks(rows), policy=base, algorithm=grpo, **how, **more)
     spent = time.monotonic() - began
     with open_store(store, create=False) as opened:
@@ -160,12 +184,13 @@ def improve(out: Path, given: argparse.Namespace) -> None:
         candidate = result.candidate
         if not isinstance(candidate, Model):
             raise SystemExit(f"nothing was learnt: {learnt}")
-        found = {
+        marks = {
             name: exam(one, opened.files, tasks=given.exam) for name, one in (("before", base), ("after", candidate))
         }
         if given.export is not None:
             export(candidate, opened.files, given.export / "whole")
             export(candidate, opened.files, given.export / "adapters", adapters=True)
+    found = {name: summary(some) for name, some in marks.items()}
     gaps = [body["update"]["trainer_gap"] for body in learnt if body.get("update")]
     told = {
         "decision": str(result.decision),
@@ -176,17 +201,25 @@ def improve(out: Path, given: argparse.Namespace) -> None:
         **{f"adoption {name}": one["adoption"] for name, one in found.items()},
     }
     print(json.dumps(told, indent=2))
+    if given.marks is not None:
+        successes = {f"success {name}": [int(mark.success) for mark in some] for name, some in marks.items()}
+        given.marks.write_text(json.dumps(told | successes), encoding="utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("train", "improve"))
-    parser.add_argument("out", type=Path)
+    parser.add_argument("what", choices=("train", "improve", "compare"))
+    parser.add_argument("out", type=Path, nargs="?", default=Path("qwen3-tools"))
     parser.add_argument("--quick", action="store_true", help="a minute on a CPU; the model learns next to nothing")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--store", default=".holdfast/qwen3/store.sqlite")
     parser.add_argument("--export", type=Path, help="a folder for the candidate, whole and as adapters")
+    parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
+    parser.add_argument("--seed", type=int, default=0, help="of improve: which tasks a step takes, and every draw")
+    parser.add_argument("--marks", type=Path, help="a file for what improve found, with success on each exam task")
+    parser.add_argument("--of", type=Path, nargs="+", help="for compare: such files, one for each run")
+    parser.add_argument("--with", dest="versus", type=Path, nargs="+", help="for compare: those that are measured")
     parser.add_argument("--vllm", action="append", help="a vLLM server that samples")
     for name, value in (("steps", 20), ("tasks", 32), ("samples", 16), ("practice", 2000), ("held-out", 400),
                         ("exam", 1000), ("workers", 256)):  # fmt: skip
@@ -197,8 +230,10 @@ def main() -> None:
     if given.what == "train":
         recipe = QUICK if given.quick else RECIPE
         train(recipe, given.out, device=given.device, processes=given.processes)
-    else:
+    elif given.what == "improve":
         improve(given.out, given)
+    else:
+        compare(given)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ def has_room(folder: Path) -> bool:
 
 settings.register_profile("same", derandomize=True, deadline=None, max_examples=50)  # passing depends on the code alone
 settings.register_profile("fuzz", deadline=None, print_blob=True)  # make fuzz: other and more examples every time
+settings.register_profile("long", deadline=None, print_blob=True, max_examples=3000)  # make fuzz-bytes
 settings.load_profile("same")
 # Hypothesis takes the constants of all modules that happen to be imported for examples: which these are depends on the
 # tests that the process ran before, and reading them takes it ten seconds.

@@ -64,9 +64,22 @@ def test_the_automaton_says_of_any_bytes_what_pythons_reader_says() -> None:
     assert min(right, wrong) > 300
 
 
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "error"),
+    [
+        ("cpu", "float32", 1e-3),
+        pytest.param("cuda", "float32", 1e-2, marks=GPU),  # the products of its kernels are TF32's
+        pytest.param("cuda", "bfloat16", 0.2, marks=GPU),
+    ],
+)
 @torch.inference_mode()
-def test_what_is_sampled_under_it_is_an_object_and_its_log_probs_are_those_under_the_mask() -> None:
-    model, _ = load(Model("tiny-tools"), None)
+def test_what_is_sampled_under_it_is_an_object_and_its_log_probs_are_those_under_the_mask(
+    device: str, dtype: str, error: float
+) -> None:
+    model, _ = load(Model("tiny-tools", device=device, dtype=dtype), None)
 
     async def ask(**how: Any) -> list[Any]:
         asked = [local(SAID, seed=seed, max_tokens=40, temperature=1.5, **how) for seed in range(6)]
@@ -81,13 +94,13 @@ def test_what_is_sampled_under_it_is_an_object_and_its_log_probs_are_those_under
     assert not all(is_object(str(one.response.get("content") or "").encode()) for one in free)
     masks, spelled = masks_of(model.template, model.vocabulary), model.template.spelled(model.vocabulary)
     for one in bound:
-        logits = model(torch.tensor([[*one.prompt_ids, *one.completion_ids]]))[0, len(one.prompt_ids) - 1 : -1]
+        logits = model(torch.tensor([[*one.prompt_ids, *one.completion_ids]], device=device))[0]
         state, found = BEGINNING, []
-        for row, token in zip(logits, one.completion_ids, strict=True):
+        for row, token in zip(logits[len(one.prompt_ids) - 1 : -1].float().cpu(), one.completion_ids, strict=True):
             found.append(float(log_probs(row, 1.5, banned=masks.banned(state))[token]))
             state = walk(state, spelled[token] or b"")
             assert state is not None
-        np.testing.assert_allclose(one.logprobs, found, atol=1e-3)
+        np.testing.assert_allclose(one.logprobs, found, atol=error)
     assert ended[0].sampling["response_format"] == FORM and "response_format" not in free[0].sampling
 
 

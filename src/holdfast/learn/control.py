@@ -212,13 +212,16 @@ class EnvPPO:
         )
         return policy.at(identity), trainer
 
+    def leaked(self, first: int) -> Finding:
+        """How many of the environments with seeds from `first` on are held out."""
+        leaked = sum(first <= seed < first + self.envs for seed in self.held_out)
+        return Finding(name="held_out_seeds", severity="error", count=leaked, of=self.envs, blocks=True)
+
     def _audit(self, segment: Segment, updates: Sequence[Update]) -> list[Finding]:
         """The data findings that the promotion gate reads."""
-        learnt_in = range(segment.seed, segment.seed + self.envs)
-        leaked = sum(seed in learnt_in for seed in self.held_out)
         undone = [update.restored for update in updates if update.restored is not None]
         return [
-            Finding(name="held_out_seeds", severity="error", count=leaked, of=self.envs, blocks=True),
+            self.leaked(segment.seed),
             Finding(
                 name="updates_undone",
                 severity="warning",

@@ -18,7 +18,6 @@ import numpy as np
 from holdfast.contracts.algorithm import SWITCHED_OFF, AlgorithmState, Batch, LearnContext, Segment
 from holdfast.contracts.envs import VectorEnv
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Finding
 from holdfast.contracts.policy import DEMONSTRATIONS, Policy, files_of
 from holdfast.contracts.records import encode
 from holdfast.learn.anneal import AnnealPlan, AnnealState, advance, has_passed
@@ -202,7 +201,10 @@ class School:
         made = self._save(state, self._first(envs), net, new, covered, ctx)
         self.session.samples, self.session.at = samples, (*rounds, made.checkpoint)
         told |= {"loss": round(loss, 4), "samples": sum(map(len, samples)), "coverage": covered, "env_seed": first}
-        told |= {"agreement": self._judged(net, samples[0], names, ctx), "quality": [encode(self._leaked(first))]}
+        told |= {
+            "agreement": self._judged(net, samples[0], names, ctx),
+            "quality": [encode(self.practice.leaked(first))],
+        }
         told["checkpoint"] = made.checkpoint
         return made, {"rounds": [*rounds, made.checkpoint]}
 
@@ -227,11 +229,6 @@ class School:
         how: dict[str, Any] = {"share": 0.0, "label_rate": 1.0, "check": ctx.check, "memory": self.memory}
         unseen = demonstrate(envs, None, steps=self.day, seed=UNSEEN, rng=rng, **how)
         return agreement(net, unseen, names, np.bincount(shown.rows().actions, minlength=len(names))).plain()
-
-    def _leaked(self, first: int) -> Finding:
-        learnt_in = range(first, first + self.practice.envs)
-        leaked = sum(seed in learnt_in for seed in self.practice.held_out)
-        return Finding(name="held_out_seeds", severity="error", count=leaked, of=self.practice.envs, blocks=True)
 
     def _save(
         self,
