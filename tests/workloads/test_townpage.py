@@ -23,8 +23,9 @@ from holdfast.policies.network import Network
 from holdfast.store.store import Store, open_store
 from holdfast.workloads import townlife
 from holdfast.workloads import townobserver as observer
+from holdfast.workloads.townaudit import AuditFile, read_audit
 from holdfast.workloads.townlife import Life, Pseudonymizer, Rules
-from holdfast.workloads.townobserver import AuditFile, StaticToken, read_audit
+from holdfast.workloads.townobserver import StaticToken
 from holdfast.workloads.townpage import FASTEST, FrameHub, Runner, app
 from holdfast.workloads.townschool import TownMind, TownVectorEnv
 from tests.operate import room

@@ -120,8 +120,9 @@ def _town(folder: Path) -> Iterator[TownPage]:
     """Runs a town as long as this process, with tokens made for it alone."""
     from holdfast.cli.town_school import warn
     from holdfast.operate.app import TownPage
+    from holdfast.workloads.townaudit import AuditFile
     from holdfast.workloads.townlife import ROLES, Life, new_recording, read_rules
-    from holdfast.workloads.townobserver import AuditFile, StaticToken
+    from holdfast.workloads.townobserver import StaticToken
     from holdfast.workloads.townpage import Runner
     from holdfast.workloads.townpage import app as page
 

@@ -26,7 +26,7 @@ from holdfast.learn.ppo import PPO, KLAnchor, Settings, Update
 from holdfast.policies import weights
 from holdfast.policies.model import lost_if_damaged
 from holdfast.policies.nets import one_thread
-from holdfast.policies.network import KIND, Network
+from holdfast.policies.network import DISCOUNT, KIND, VALUE_SCALE, Network
 from holdfast.policies.weights import Manifest
 
 PHASE = "play"
@@ -199,7 +199,9 @@ class EnvPPO:
         def write(folder: Path, step: int, now: float) -> str:
             nonlocal trainer
             shape, seeds = asdict(ppo.net.body), {"ppo": self.seed}
-            net = Manifest(kind=KIND, shape=shape, step=step, seeds=seeds, created_at=now, notes={"env": self.env})
+            scale = {VALUE_SCALE: [ppo.scale.mean, ppo.scale.std], DISCOUNT: self.dials.gamma}  # what the value means
+            notes = {"env": self.env, **scale}
+            net = Manifest(kind=KIND, shape=shape, step=step, seeds=seeds, created_at=now, notes=notes)
             rest = Manifest(kind="trainer", shape=shape, step=step, seeds=seeds, created_at=now)
             saved = weights.save(folder, ppo.net.state_dict(), net)
             trainer = weights.save(folder / TRAINER, ppo.state(), rest).sha256
