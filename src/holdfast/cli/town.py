@@ -414,11 +414,12 @@ def validate(
     used = [f"{one['hook']} ({one['stage']} {one['affordance']})" for one in hook_table(rules) if one["affordance"]]
     ids = [one.id for one in contracts(rules)]
     counts = {name: len(rules[name]) for name in ("affordance", "job", "venue", "profile")}
-    told = [f"the rules are whole: {rules.sha256}", ", ".join(f"{name} {count}" for name, count in counts.items())]
+    told = [", ".join(f"{name} {count}" for name, count in counts.items())]
     told += [f"stages: {', '.join(rules['stages']['on'])}", f"hooks: {', '.join(used) or 'none'}"]
     told.append(f"observations: {', '.join(ids)}")
     data = {"valid": True, "rules": rules.sha256, "faults": [], "counts": counts, "hooks": used, "observations": ids}
-    return Output(data, "\n".join(line for text in told for line in folded(text, hanging="  ")))
+    lines = [f"the rules are whole: {rules.sha256}", *(line for text in told for line in folded(text, hanging="  "))]
+    return Output(data, "\n".join(lines))
 
 
 @app.command("stages")
