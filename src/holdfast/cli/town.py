@@ -39,6 +39,7 @@ from holdfast.cli.options import (
 from holdfast.cli.show import print_table, progress, table
 from holdfast.cli.town_school import Profile, Residents, RulesAt, Seed, SeenAs, warn
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.lines import folded
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -403,13 +404,22 @@ def validate(
     file: Annotated[Path | None, Argument(metavar="[FILE]", help="Rules; without it, the default ones.")] = None,
 ) -> Output:
     """Check a file of rules, and list everything that is wrong with it."""
-    from holdfast.workloads.townlife import read_rules, rule_faults
+    from holdfast.workloads.townlife import contracts, hook_table, read_rules, rule_faults
 
     faults = rule_faults(file)
-    sha256 = None if faults else read_rules(file).sha256
-    lines = [f"{fault['where']}: {fault['why']}; {fault['remedy']}" for fault in faults]
-    data = {"valid": not faults, "rules": sha256, "faults": faults}
-    return Output(data, "\n".join(lines or [f"the rules are whole: {sha256}"]), int(bool(faults)))
+    if faults:
+        lines = [f"{fault['where']}: {fault['why']}; {fault['remedy']}" for fault in faults]
+        return Output({"valid": False, "rules": None, "faults": faults}, "\n".join(lines), 1)
+    rules = read_rules(file)
+    used = [f"{one['hook']} ({one['stage']} {one['affordance']})" for one in hook_table(rules) if one["affordance"]]
+    ids = [one.id for one in contracts(rules)]
+    counts = {name: len(rules[name]) for name in ("affordance", "job", "venue", "profile")}
+    told = [", ".join(f"{name} {count}" for name, count in counts.items())]
+    told += [f"stages: {', '.join(rules['stages']['on'])}", f"hooks: {', '.join(used) or 'none'}"]
+    told.append(f"observations: {', '.join(ids)}")
+    data = {"valid": True, "rules": rules.sha256, "faults": [], "counts": counts, "hooks": used, "observations": ids}
+    lines = [f"the rules are whole: {rules.sha256}", *(line for text in told for line in folded(text, hanging="  "))]
+    return Output(data, "\n".join(lines))
 
 
 @app.command("stages")
