@@ -324,8 +324,13 @@ class StepContext:
         is kept before anything runs: whoever works on a rollout, now or after a restart, sees the same."""
         runtime, flags = self._run.spec.runtime, self._run.flags()
         alike, exposed, checked = flags.everybody(), dict[tuple[str, str], str](), {ALL_ON}
+        queued = {one.name: one.metadata for one in self.store.views.of_step(self.run, self.name)}
         marked = []
         for task in tasks:
+            if (was := queued.get(task.name)) is not None:  # flags may have changed since
+                kept = {name: was[name] for name in (WITHOUT, ARMS) if name in was}
+                marked.append(replace(task, metadata={**task.metadata, **kept}))
+                continue
             unit = "" if alike is not None else unit_of(task.input)
             off = [name for name in (alike or flags.features(unit)).off if name in runtime.uses]
             if off and (features := features_without(off)) not in checked:
