@@ -125,7 +125,7 @@ def completed(
 PHASE = "prove"
 BASELINE, CANDIDATE = ARMS = ("baseline", "candidate")
 RETRY = "-retry"  # ends the names of rollouts that measure again what infrastructure lost
-KEPT = ("iteration", "tasks", "planned", "episodes")  # of an analysis, as they are
+LATER = ("unmet", "order", "history", "retried")  # of an analysis: left out of its record where they are not set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,35 +198,21 @@ class InterimAnalysis:
         return (*self.earlier, self.episodes)
 
     def record(self) -> dict[str, Any]:
+        kept = {one.name: getattr(self, one.name) for one in fields(self)}
+        kept |= {"look": kept.pop("number"), "earlier": list(self.earlier)}
+        kept["verdict"] = None if self.verdict is None else encode(self.verdict)
+        kept["unmet"] = None if self.unmet is None else list(self.unmet)
         return {
             "phase": PHASE,
-            "look": self.number,
-            **{name: getattr(self, name) for name in KEPT},
-            "missing": dict(self.missing),
-            "earlier": list(self.earlier),
-            "difference": self.difference,
-            "verdict": None if self.verdict is None else encode(self.verdict),
-            **({} if self.unmet is None else {"unmet": list(self.unmet)}),
-            **({} if self.order is None else {"order": self.order}),
-            **({} if self.history is None else {"history": dict(self.history)}),
-            **({} if self.retried is None else {"retried": dict(self.retried)}),
+            **{name: value for name, value in kept.items() if name not in LATER or value is not None},
         }
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> InterimAnalysis:
-        told, unmet = record["verdict"], record.get("unmet")
-        return cls(
-            number=record["look"],
-            **{name: record[name] for name in KEPT},
-            missing=record["missing"],
-            earlier=tuple(record["earlier"]),
-            difference=record["difference"],
-            verdict=None if told is None else decode(Verdict, told),
-            unmet=None if unmet is None else tuple(unmet),
-            order=record.get("order"),
-            history=record.get("history"),
-            retried=record.get("retried"),
-        )
+        kept, unmet = {**record, "number": record["look"], "earlier": tuple(record["earlier"])}, record.get("unmet")
+        kept["verdict"] = None if record["verdict"] is None else decode(Verdict, record["verdict"])
+        kept["unmet"] = None if unmet is None else tuple(unmet)
+        return cls(**{one.name: kept[one.name] for one in fields(cls) if one.name in kept})
 
 
 async def prove(
