@@ -9,6 +9,7 @@ measured once more.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -328,15 +329,17 @@ async def look(
     ctx: StepContext,
 ) -> InterimAnalysis:
     """Run one batch by both versions, and say what all batches so far come to."""
-    earlier = await ctx.in_thread(_known_before, ctx, place, before, _value(config.how))
+    earlier = await asyncio.to_thread(_known_before, ctx, place, before, _value(config.how))
     work, places = _work(policies, tasks, config, place, earlier)
     batch = await ctx.collect(work, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
-    if earlier is not None and await ctx.in_thread(_has_drifted, ctx, batch, places[BASELINE], config, before, earlier):
+    if earlier is not None and await asyncio.to_thread(
+        _has_drifted, ctx, batch, places[BASELINE], config, before, earlier
+    ):
         known, (work, places), earlier = {one.name for one in work}, _work(policies, tasks, config, place, None), None
         rest = [one for one in work if one.name not in known]
         batch = await ctx.collect(rest, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
     units = {task.id: task.unit for task in tasks}
-    return await ctx.in_thread(_analyse, ctx, batch, places, units, config, place, before, earlier)
+    return await asyncio.to_thread(_analyse, ctx, batch, places, units, config, place, before, earlier)
 
 
 async def measure_lost(
@@ -352,17 +355,18 @@ async def measure_lost(
     as the worst for the candidate so far, so no look was too kind. Where the candidate lost more than the baseline,
     beyond accident, losing may be its own doing and another try would be a gift: then it stays lost."""
     work, places = _work(policies, tasks, config, place)
-    dead = await ctx.in_thread(_dead, ctx)
+    dead = await asyncio.to_thread(_dead, ctx)
     lost = {arm: {name: at for name, at in some.items() if name in dead} for arm, some in places.items()}
     again = [replace(one, name=one.name + RETRY) for one in work if any(one.name in some for some in lost.values())]
-    found_before = InterimAnalysis.from_record(before)
-    tried = [{(one.task, one.seed) for one in side} for side in await ctx.in_thread(tried_in, ctx.store, found_before)]
-    asked = [sum(at in some for at in places[arm].values()) for arm, some in zip(ARMS, tried, strict=True)]
-    if not again or not is_alike([len(lost[arm]) for arm in ARMS], asked):
-        return replace(found_before, retried=dict.fromkeys(ARMS, 0))
+    previous = InterimAnalysis.from_record(before)
+    tried = await asyncio.to_thread(tried_in, ctx.store, previous)
+    known = [{(one.task, one.seed) for one in side} for side in tried]
+    attempts = [sum(at in some for at in places[arm].values()) for arm, some in zip(ARMS, known, strict=True)]
+    if not again or not is_alike([len(lost[arm]) for arm in ARMS], attempts):
+        return replace(previous, retried=dict.fromkeys(ARMS, 0))
     batch = await ctx.collect(again, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
-    found = {arm: {name + RETRY: at for name, at in some.items()} for arm, some in lost.items()}
-    return await ctx.in_thread(_mended, ctx, batch, found, config, place, found_before)
+    retries = {arm: {name + RETRY: at for name, at in some.items()} for arm, some in lost.items()}
+    return await asyncio.to_thread(_mended, ctx, batch, retries, config, place, previous)
 
 
 def _dead(ctx: StepContext) -> set[str]:
@@ -416,12 +420,12 @@ async def confirm(
     """Runs the baseline where it was spared, and says what fresh tries alone come to. Whatever it has become since its
     earlier tries, the candidate's try and its own are of the same day; when that is looked at, the earlier ones say."""
     work, places = _work(policies, tasks, config, place)
-    tried = await ctx.in_thread(tried_in, ctx.store, InterimAnalysis.from_record(before))
+    tried = await asyncio.to_thread(tried_in, ctx.store, InterimAnalysis.from_record(before))
     known = {(one.task, one.seed) for one in tried[0]}
     spared = {name: at for name, at in places[BASELINE].items() if at not in known}
     rest = [one for one in work if one.name in spared]
     batch = await ctx.collect(rest, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
-    return await ctx.in_thread(_confirmed, ctx, batch, spared, tried, config, InterimAnalysis.from_record(before))
+    return await asyncio.to_thread(_confirmed, ctx, batch, spared, tried, config, InterimAnalysis.from_record(before))
 
 
 def _confirmed(
