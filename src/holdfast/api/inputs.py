@@ -23,8 +23,6 @@ from holdfast.collect.tasks import TaskSet, load
 from holdfast.contracts.agent import Agent, is_async
 from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.flag import Features
-from holdfast.contracts.judgement import Calibration
 from holdfast.contracts.policy import Policy, policy_record
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.scorer import check_scorers, refuse_blocking
@@ -41,6 +39,7 @@ from holdfast.reward.scorers import (
     OUTCOME_GATE,
     Combined,
     Scorer,
+    WrappedScore,
     capped,
     combine,
     load_scorer,
@@ -238,30 +237,20 @@ def _visible(row: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskScore:
+class TaskScore(WrappedScore):
     """Scorers and safety scorers over stored rows. One attempt costs at most 1, however many find it unsafe."""
 
-    combined: Combined
+    score: Combined
 
     def __call__(self, row: Any, output: Any, spans: Sequence[Span]) -> Any:
-        given = self.combined(task_of(row), output, spans)
+        given = self.score(task_of(row), output, spans)
         return self._later(given) if inspect.isawaitable(given) else capped(given)
 
     async def _later(self, given: Any) -> tuple[RewardTerm, ...]:
         return capped(await given)
 
-    @property
-    def uses(self) -> frozenset[str]:
-        return self.combined.uses
-
-    def calibrate_by(self, calibrations: Sequence[Calibration]) -> None:
-        self.combined.calibrate_by(calibrations)
-
-    def without(self, features: Features) -> TaskScore:
-        return TaskScore(self.combined.without(features))
-
     def costs(self, row: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
-        return capped(self.combined.costs(task_of(row), spans)) if self.combined.safety else ()
+        return capped(self.score.costs(task_of(row), spans)) if self.score.safety else ()
 
 
 def unscored(row: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
@@ -319,8 +308,9 @@ def safety_from(given: Any) -> tuple[Any, ...]:
 def weighing_of(score: TaskScore, options: Options) -> ComparisonConfig:
     """What has to improve: the gate's answer where there is one, else the reward. Safety that is waived decides
     nothing."""
-    gate = next((one for one in score.combined.scorers if one.gate), None)
-    others = [one.weight for one in score.combined.scorers if not one.gate]
+    scorers = score.score.scorers
+    gate = next((one for one in scorers if one.gate), None)
+    others = [one.weight for one in scorers if not one.gate]
     others += options.get("tool_reward", {}).values()
     if gate is not None:
         room = OUTCOME_GATE.cap * gate.weight if others else 0.0
@@ -338,7 +328,7 @@ def weighing_of(score: TaskScore, options: Options) -> ComparisonConfig:
 
 
 def _margin(score: TaskScore, options: Options) -> float | None:
-    if score.combined.safety:
+    if score.score.safety:
         return options.get("max_safety_regression", MAX_REGRESSION)
     if "max_safety_regression" in options:
         why, remedy = "safety is waived, so nothing is measured that could regress", "keep one of the two"
