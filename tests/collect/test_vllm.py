@@ -195,7 +195,7 @@ def test_log_probs_from_before_the_temperature_are_refused(tmp_path: Path) -> No
         (
             hf.Prompt(system="a"),
             {"model": "m", "base_url": "http://127.0.0.1:9/v1"},
-            "is for models whose adapters learn",
+            "is for models whose weights learn",
         ),
         (hf.Model("tiny-tools", lora=4), {"deterministic": True}, "leave one of them out"),
         (hf.Model("tiny-tools", lora=4), {"vllm": ()}, "no server is named"),

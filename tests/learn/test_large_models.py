@@ -122,6 +122,7 @@ def test_memory_is_counted_before_anything_is_begun() -> None:
     assert (half.parameters, seven.parameters) == (pytest.approx(0.494e9, rel=0.01), pytest.approx(7.6e9, rel=0.01))
     plan = memory.plan(half, half.parameters, 2, 140 * GB)
     assert not plan.is_checkpointed and plan.tokens == 8192 and plan.total < 30 * GB
+    assert memory.plan(half, half.parameters, 2, 140 * GB, most=48).tokens == 48  # as somebody said
     adapters = memory.plan(seven, 40_000_000, 2, 140 * GB)
     assert adapters.total < 45 * GB
     whole = memory.plan(seven, seven.parameters, 2, 150 * GB)

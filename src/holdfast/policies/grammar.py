@@ -19,6 +19,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.policies.chat_template import ChatTemplate
 
 TEXT, OBJECT = {"type": "text"}, {"type": "object"}
+SPACE = {"x-guidance": {"whitespace_pattern": r"[ \n\t]{0,20}"}}  # a weak model would write spaces without an end
 
 
 def grammar_of(asked: Mapping[str, Any], tools: Sequence[Mapping[str, Any]], template: ChatTemplate) -> str:
@@ -32,7 +33,7 @@ def grammar_of(asked: Mapping[str, Any], tools: Sequence[Mapping[str, Any]], tem
         if schema is None:
             remedy = 'give {"type": "json_object"}, or {"type": "json_schema", "json_schema": {"schema": {…}}}'
             raise BadInput(what, why="is neither json_object nor json_schema", remedy=remedy)
-        grammar = str(matcher.grammar_from_json_schema(schema))
+        grammar = str(matcher.grammar_from_json_schema(schema | SPACE))
     else:
         what = f"sampling.tool_choice = {choice!r:.60}"
         grammar = str(matcher.grammar_from_lark(_calling(what, choice, tools, template)))
@@ -63,7 +64,7 @@ def _calling(what: str, choice: Any, tools: Sequence[Mapping[str, Any]], templat
     one = {"anyOf": [_call_schema(tool, form.arguments) for tool in offered]}
     call = {"type": "array", "items": one, "minItems": 1, "maxItems": 1} if form.is_list else one
     before, after = (_mark(template, text) for text in (form.opening, form.closing))
-    return f"start: {before} WS? call WS? {after}\ncall: %json {json.dumps(call)}\nWS: /[ \\n]+/\n"
+    return f"start: {before} WS? call WS? {after}\ncall: %json {json.dumps(call | SPACE)}\nWS: /[ \\n]{{1,2}}/\n"
 
 
 def _call_schema(tool: Mapping[str, Any], arguments: str) -> dict[str, Any]:
