@@ -81,7 +81,7 @@ class Options(TypedDict, total=False):
     deterministic: bool
     """A local model then answers the same whatever else runs beside it (default False)."""
     vllm: str | Sequence[str]
-    """Addresses of vLLM servers that answer for an `hf.Model(…, lora=…)`, in place of this process."""
+    """Addresses of vLLM servers that answer for an `hf.Model(…)`, in place of this process."""
     store: str | Path
     """A file, or postgresql://…"""
     project: str
@@ -371,7 +371,7 @@ def engine_for(policies: Sequence[Policy], base_url: str | None, options: Option
     models, servers = [one.model or "" for one in policies if isinstance(one, Prompt)], options.get("vllm")
     has_weights = any(one.kind == "weights" for one in policies)
     if servers is not None and not has_weights:
-        why = "is for models whose adapters learn"
+        why = "is for models whose weights learn"
         raise BadInput("vllm", why=why, remedy="give base_url, where a prompt's model is behind an address")
     if not has_weights and not any(one.startswith(LOCAL) for one in models):
         return Endpoints(connect)

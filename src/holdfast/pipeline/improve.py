@@ -91,8 +91,7 @@ async def _improve(run: DurableRun, spec: Spec) -> IterationResult | None:
         now = run.clock()
         await asyncio.to_thread(partial(spec.accept.check_signed, run.store, line=spec.line, who=run.who, now=now))
     checkpoint = getattr(spec.policy, "checkpoint", None)
-    if checkpoint is not None:
-        await asyncio.to_thread(refuse_taught, run.store, checkpoint, spec.held_out)
+    await asyncio.to_thread(refuse_taught, run.store, run.id, checkpoint, spec.held_out)
     base: Version = await run.step("base", partial(current_version, spec))
     for n in range(finished(run.done), spec.iterations):
         state: AlgorithmState = await run.step(f"{n}/start", partial(start, spec, run.done), base, n)

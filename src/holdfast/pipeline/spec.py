@@ -325,7 +325,7 @@ def _engine(settings: OptimizeSettings, policy: Policy) -> tuple[Engine, Connect
     """Makes the engine of this process, and what connects another process to the model."""
     provider = (settings.model or "").partition("/")[0]
     if isinstance(policy, Prompt) and settings.vllm:
-        why = "is for local models whose adapters learn"
+        why = "is for local models whose weights learn"
         raise BadInput("vllm", why=why, remedy="give --base-url, where a model is behind an address")
     if isinstance(policy, Prompt) and provider != LOCAL:
         connect = connection(settings)
