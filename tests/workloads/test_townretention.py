@@ -16,7 +16,7 @@ from holdfast.store.store import Store, open_store
 from holdfast.workloads import townretention as retention
 from holdfast.workloads.townaudit import AuditFile, read_audit
 from holdfast.workloads.townlife import Life, new_recording
-from holdfast.workloads.townretention import DAY_S, Retention, expired_files, kind_of
+from holdfast.workloads.townretention import DAY_S, TownRetention, expired_files, kind_of
 from tests.learn.test_school import SCHOOL, school
 from tests.pipeline.scene import ran
 from tests.town.small import small
@@ -56,10 +56,10 @@ def test_files_are_known_by_what_is_in_them(folder: Path) -> None:
 
 
 def test_what_is_older_than_it_is_kept_goes_and_nothing_else(folder: Path) -> None:
-    usual = {one.kind: one for one in expired_files(folder, Retention(), now=NOW)}
+    usual = {one.kind: one for one in expired_files(folder, TownRetention(), now=NOW)}
     assert set(usual) == {"recording", "orders", "torn"}  # snapshots are kept for half a year
     assert round(usual["recording"].days) == 100 and usual["orders"].count == 1 and usual["recording"].size > 0
-    strict = Retention(snapshots=30.0)
+    strict = TownRetention(snapshots=30.0)
     for one in expired_files(folder, strict, now=NOW):
         retention.remove(one, strict, who="ann", now=NOW)
     left = {path.name for path in folder.iterdir()}
@@ -71,7 +71,7 @@ def test_what_is_older_than_it_is_kept_goes_and_nothing_else(folder: Path) -> No
 
 def test_days_have_to_be_days() -> None:
     with pytest.raises(BadInput, match="retention.recordings = -1: must be a number of days from 0 on"):
-        Retention(recordings=-1)
+        TownRetention(recordings=-1)
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ async def test_demonstrations_of_a_finished_school_go_and_its_weights_stay(store
     assert status.run_state is RunState.COMPLETED
     ended = store.runs.get(status.run_id).ended_at
     assert ended is not None
-    keep = Retention(demonstrations=10.0)
+    keep = TownRetention(demonstrations=10.0)
     assert retention.expired_demonstrations(store, keep, now=ended + 9 * DAY_S) == []
     ((run, found),) = retention.expired_demonstrations(store, keep, now=ended + 11 * DAY_S)
     assert run == status.run_id and found.count == 2 and found.size > 0  # of the clone, and of a round of DAgger

@@ -514,7 +514,9 @@ def prune(
     """
     from holdfast.workloads import townretention as retention
 
-    kept = retention.Retention(recordings=recordings, orders=orders, demonstrations=demonstrations, snapshots=snapshots)
+    kept = retention.TownRetention(
+        recordings=recordings, orders=orders, demonstrations=demonstrations, snapshots=snapshots
+    )
     usual, now = Path(".holdfast/town"), time.time()
     given = folders if folders else [usual] if usual.is_dir() else []
     for folder in given:

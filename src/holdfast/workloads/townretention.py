@@ -27,7 +27,7 @@ TORN = ".torn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
+class TownRetention:
     """Days that each kind of data is kept."""
 
     recordings: float = 30.0
@@ -52,7 +52,7 @@ class Expired:
     size: int  # bytes
 
 
-def expired_files(folder: Path, keep: Retention, *, now: float) -> Iterator[Expired]:
+def expired_files(folder: Path, keep: TownRetention, *, now: float) -> Iterator[Expired]:
     """The files of towns in a folder, not in those within it, that are older than their kind is kept; and the orders
     within its audit files."""
     for path in sorted(folder.iterdir()):
@@ -68,7 +68,7 @@ def expired_files(folder: Path, keep: Retention, *, now: float) -> Iterator[Expi
             yield Expired(kind=kind, where=str(path), days=days, count=1, size=path.stat().st_size)
 
 
-def _kept_for(keep: Retention, kind: str) -> float:
+def _kept_for(keep: TownRetention, kind: str) -> float:
     return {"recording": keep.recordings, "torn": keep.orders}.get(kind, keep.snapshots)
 
 
@@ -99,7 +99,7 @@ def kind_of(path: Path) -> str | None:
         return None
 
 
-def remove(found: Expired, keep: Retention, *, who: str, now: float) -> None:
+def remove(found: Expired, keep: TownRetention, *, who: str, now: float) -> None:
     """Removes a file, or the old orders of an audit file."""
     path = Path(found.where)
     if found.kind == "orders":
@@ -112,7 +112,7 @@ def remove(found: Expired, keep: Retention, *, who: str, now: float) -> None:
 # Demonstrations ------------------------------------------------------------------------------------------------------
 
 
-def expired_demonstrations(store: Store, keep: Retention, *, now: float) -> list[tuple[str, Expired]]:
+def expired_demonstrations(store: Store, keep: TownRetention, *, now: float) -> list[tuple[str, Expired]]:
     """Of finished runs that ended so long ago: the run, and what there is of it."""
     found = []
     for run in old_runs(store, before=now - keep.demonstrations * DAY_S):
