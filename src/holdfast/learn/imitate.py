@@ -28,7 +28,7 @@ KIND = "demonstrations"
 LEAST_ENTROPY = 0.5  # nats of the actions: a script that does one thing teaches nothing
 ADJUSTED = 0.3  # τ of the logit adjustment: by how much of its prior a common action counts less
 PIECE = 65536  # rows that are judged at a time
-WINDOW = 64  # steps that a gradient reaches back through a memory
+WINDOW = 16  # steps that a gradient reaches back through a memory; what is remembered goes on from window to window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -271,7 +271,7 @@ def school_run(maker: TownMaker, *, seed: int, name: str = LINE, quick: bool = F
     if memory:  # of whole sequences a gradient step sees more at a time: their steps are computed one by one
         dials = school.practice.dials
         practice = replace(school.practice, settings=replace(dials, minibatch=SEQUENCES * dials.minibatch))
-        school = replace(school, memory=True, minibatch=SEQUENCES * school.minibatch, practice=practice)
+        school = replace(school, memory=True, practice=practice)
     return school_spec(maker, seed=seed, name=name, school=school, proof=QUICK_TOWNS if quick else TOWNS)
 
 
