@@ -18,11 +18,14 @@ setup: .venv/.stamp-dev
 demo: .venv/.stamp
 	$(BIN)/holdfast quickstart
 
+# One more than the cores of a small machine: a test that waits for a process or a clock leaves its core to another.
+WORKERS ?= 3
+
 ## test: every test once, on SQLite and Postgres; fails below 80 % branch coverage
 test: .venv/.stamp-dev services
 	@$(BIN)/holdfast town run --days 0.01 > /dev/null  # its kernels are compiled once, and not by every process of the tests
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -n 2 --dist worksteal
+	$(BIN)/coverage run -m pytest -n $(WORKERS) --dist worksteal
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 
@@ -86,7 +89,7 @@ adapters: .venv-adapters/.stamp
 	.venv-adapters/bin/python tests/peers/verifiers_env.py
 	PYTHONPATH=. .venv-adapters/bin/python tests/peers/dspy_module.py
 
-## vllm: a real vLLM on the CPU, in .venv-vllm: its protocol, its adapters and its log-probs against ours
+## vllm: a real vLLM on the CPU, in .venv-vllm: its protocol, its adapters, its weights and its log-probs against ours
 vllm: .venv/.stamp-dev .venv-vllm/.stamp
 	@$(VLLM) $(abspath src/holdfast/policies/models/tiny-tools) --port 8123 > build/vllm.log 2>&1 & server=$$!; \
 	  trap "kill $$server" EXIT; $(BIN)/python tests/peers/vllm_real.py http://127.0.0.1:8123/v1
@@ -153,9 +156,9 @@ services:
 
 # vLLM's CPU build asks for its version under the name vllm, and torch's companions that come with it are of another build.
 VLLM_SITE = $(shell .venv-vllm/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
-VLLM = VLLM_TARGET_DEVICE=cpu VLLM_CPU_KVCACHE_SPACE=1 VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 VLLM_NO_USAGE_STATS=1 \
-  .venv-vllm/bin/vllm serve --dtype float32 --enforce-eager --host 127.0.0.1 --enable-lora --max-lora-rank 16 \
-  --max-loras 4 --logprobs-mode processed_logprobs --no-enable-chunked-prefill
+VLLM = VLLM_TARGET_DEVICE=cpu VLLM_CPU_KVCACHE_SPACE=1 VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 VLLM_SERVER_DEV_MODE=1 \
+  VLLM_NO_USAGE_STATS=1 .venv-vllm/bin/vllm serve --dtype float32 --enforce-eager --host 127.0.0.1 --enable-lora \
+  --max-lora-rank 16 --max-loras 4 --enable-scale-out --logprobs-mode processed_logprobs --no-enable-chunked-prefill
 
 .venv-vllm/.stamp: vllm.txt | .venv/bin/python
 	$(BIN)/python -m venv .venv-vllm

@@ -176,7 +176,8 @@ def improve(out: Path, given: argparse.Namespace) -> None:
     grpo = hf.GRPO(lr=given.lr, steps=given.steps, tasks=given.tasks, samples=given.samples)
     more: dict[str, Any] = {"vllm": given.vllm} if given.vllm else {}
     how: dict[str, Any] = {"name": "qwen3-tools", "store": store, "workers": given.workers, "seeds": 1}
-    how |= {"seed": given.seed, "safety": hf.Waived("arithmetic and look-ups"), "scorers": hf.Scorer(right, gate=True)}
+    how |= {"seed": given.seed, "timeout_s": 1800.0, "scorers": hf.Scorer(right, gate=True)}
+    how |= {"safety": hf.Waived("arithmetic and look-ups")}
     result = hf.improve(agent, hf.tasks(rows), policy=base, algorithm=grpo, **how, **more)
     spent = time.monotonic() - began
     with open_store(store, create=False) as opened:

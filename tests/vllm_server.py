@@ -1,7 +1,7 @@
 """A small stand-in for a vLLM server: the routes that `collect.vllm` calls, real down to the socket and to the weights.
 
-It answers with our own model under the adapters that it was told to load. `EXCHANGE` is what a real one was asked while
-it was recorded (`tests/peers/vllm_real.py --record`); tests ask this one the same and compare.
+It answers with our own model, under the adapters or with the weights that it was told to load. `EXCHANGE` is what a
+real one was asked while it was recorded (`tests/peers/vllm_real.py --record`); tests ask this one the same and compare.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ ASKED: Mapping[str, Any] = {
     "max_tokens": 6,
 }
 NAME = "holdfast-a"
+TOKENS: Mapping[str, Any] = {
+    "token_ids": PROMPT,
+    "sampling_params": {"temperature": 0.0, "logprobs": 1, "max_tokens": 6, "stop_token_ids": [1019]},
+}
 EXCHANGE: Sequence[tuple[str, str, Mapping[str, Any] | None]] = (
     ("GET", "/v1/models", None),
     ("POST", "/v1/completions", {**ASKED, "model": "BASE"}),
@@ -49,6 +53,17 @@ EXCHANGE: Sequence[tuple[str, str, Mapping[str, Any] | None]] = (
     ("POST", "/v1/completions", {**ASKED, "model": "BASE", "prompt": [5] * 1100}),
     ("POST", "/v1/unload_lora_adapter", {"lora_name": NAME}),
     ("POST", "/v1/unload_lora_adapter", {"lora_name": NAME}),
+    ("GET", "/weight_info", None),
+    ("POST", "/inference/v1/generate", TOKENS),
+    ("POST", "/pause?mode=wait", None),
+    ("POST", "/update_weight_version", {"new_version": "halfway"}),
+    ("POST", "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": "WHOLE"}}),
+    ("POST", "/reset_prefix_cache", None),
+    ("POST", "/update_weight_version", {"new_version": NAME}),
+    ("POST", "/resume", None),
+    ("GET", "/weight_info", None),
+    ("POST", "/inference/v1/generate", TOKENS),
+    ("POST", "/inference/v1/generate", {**TOKENS, "token_ids": [5] * 1100}),
 )
 
 
@@ -62,19 +77,29 @@ def adapted(seed: int) -> Hub:
     return model
 
 
-def versions(folder: Path, count: int) -> list[Model]:
-    """The model as it came and others that differ by their adapters, as training leaves them in a store's folder."""
-    base = Model(str(BASE), lora=RANK)
+def versions(folder: Path, count: int, *, rank: int = RANK) -> list[Model]:
+    """The model as it came and others that differ by their adapters, as training leaves them in a store's folder; by
+    all of their weights where there is no rank."""
+    base = Model(str(BASE), lora=rank)
     for seed in range(1, count):
         manifest = Manifest(kind="transformer", shape={}, created_at=0.0)
-        save(folder / "checkpoints" / f"c-{seed}", adapted(seed), base, manifest)
+        model = adapted(seed) if rank else hub.merge(adapted(seed))
+        save(folder / "checkpoints" / f"c-{seed}", model, base, manifest)
     return [base, *(base.at(f"c-{seed}") for seed in range(1, count))]
 
 
-def filled(body: Any, base: str, folder: str) -> Any:
+def folders(at: Path) -> dict[str, str]:
+    """What EXCHANGE names: adapters, and all weights with those adapters merged."""
+    model = adapted(1)
+    adapters = hub.save_adapters(lora.tensors_of(model.net), at / "a", base=str(BASE))
+    return {"ADAPTERS": str(adapters), "WHOLE": str(hub.save(hub.merge(model), at / "w"))}
+
+
+def filled(body: Any, names: Mapping[str, str]) -> Any:
     """A request of EXCHANGE with the names of one server."""
-    names = {"BASE": base, "ADAPTERS": folder}
-    return body and {key: names.get(value, value) if isinstance(value, str) else value for key, value in body.items()}
+    if isinstance(body, Mapping):
+        return {key: filled(value, names) for key, value in body.items()}
+    return names.get(body, body) if isinstance(body, str) else body
 
 
 @dataclass
@@ -86,9 +111,15 @@ class Server:
     busy: int = 0  # so many completions are refused first
     is_raw: bool = False  # log-probs are those before the temperature
     answers_as: str | None = None  # the name that it gives itself
+    weight_version: str = "default"
+    is_dev: bool = True  # VLLM_SERVER_DEV_MODE=1 and --enable-scale-out
+    is_stale: bool = False  # it keeps what it read by other weights
+    reloads: list[str] = field(default_factory=list)  # folders
 
     def __post_init__(self) -> None:
         self.base = hub.load(self.folder)
+        self.running = asyncio.Event()
+        self.running.set()
 
     async def models(self, request: web.Request) -> web.Response:
         base = {"id": str(self.folder), "root": str(self.folder), "parent": None, "max_model_len": self.base.context}
@@ -131,7 +162,7 @@ class Server:
             return _error(400, f"This model's maximum context length is {self.base.context} tokens.", "BadRequestError")
         self.served.append(name)
         model = known[name]
-        found = _written(model, asked)
+        found = _written(model, prompt, asked)
         said = [model.template.token_bytes(token).decode(errors="replace") for token in found.ids]
         top = [{word: logprob} for word, logprob in zip(said, found.logprobs, strict=True)]
         if asked["logprobs"] > 1:
@@ -144,12 +175,60 @@ class Server:
         head = {"id": "cmpl-0", "object": "text_completion", "created": 0, "model": self.answers_as or name}
         return web.json_response({**head, "choices": [choice], "usage": used})
 
+    async def generate(self, request: web.Request) -> web.Response:
+        """Tokens in, tokens out, with the version of the weights that drew them."""
+        asked = await request.json()
+        await self.running.wait()
+        if self.busy:
+            self.busy -= 1
+            return _error(503, "busy", "ServiceUnavailableError")
+        prompt, how = asked["token_ids"], asked["sampling_params"]
+        if len(prompt) >= self.base.context:
+            return _error(400, f"This model's maximum context length is {self.base.context} tokens.", "BadRequestError")
+        if self.is_stale:
+            return _error(500, "the prefix cache was computed by other weights", "InternalServerError")
+        name = self.answers_as or self.weight_version
+        self.served.append(name)
+        found = _written(self.base, prompt, how)
+        content = [
+            {"token_id": token, "logprob": logprob, "rank": 1, "top_logprobs": []}
+            for token, logprob in zip(found.ids, found.logprobs, strict=True)
+        ]
+        choice: dict[str, Any] = {"index": 0, "finish_reason": found.finish, "stop_reason": None}
+        choice |= {"token_ids": list(found.ids), "logprobs": {"content": content}}
+        choice |= {"weight_versions": [{"version": name, "start": 0, "end": len(found.ids)}]}
+        return web.json_response({"request_id": "0", "model": str(self.folder), "choices": [choice]})
 
-def _written(model: Hub, asked: Mapping[str, Any]) -> Completion:
+    async def order(self, request: web.Request) -> web.Response:
+        """The routes of VLLM_SERVER_DEV_MODE=1."""
+        asked = await request.json() if request.can_read_body else {}
+        match request.path:
+            case "/weight_info":
+                return web.json_response({"weight_version": self.weight_version})
+            case "/pause":
+                self.running.clear()
+                return web.json_response({"status": "paused"})
+            case "/resume":
+                self.running.set()
+                return web.json_response({"status": "resumed"})
+            case "/update_weight_version":
+                self.weight_version = asked["new_version"]
+                return web.json_response({"success": True, "new_version": self.weight_version})
+            case "/reset_prefix_cache":
+                self.is_stale = False
+                return web.json_response({"success": True})
+            case _:
+                assert asked["method"] == "reload_weights" and not self.running.is_set()
+                self.reloads.append(asked["kwargs"]["weights_path"])
+                self.base, self.is_stale = hub.load(self.reloads[-1]), True
+                return web.json_response({"results": [None]})
+
+
+def _written(model: Hub, prompt: Sequence[int], asked: Mapping[str, Any]) -> Completion:
     names = {key: asked[key] for key in ("temperature", "top_p", "max_tokens") if key in asked}
     how = Sampling(**names, top_k=max(asked.get("top_k", 0), 0), stop=tuple(asked.get("stop") or ()))
     generator = model.writing(1)
-    generator.admit([DecodeRequest(0, list(asked["prompt"]), how, asked.get("seed") or 0)])
+    generator.admit([DecodeRequest(0, list(prompt), how, asked.get("seed") or 0)])
     while not (done := generator.step()):
         pass
     return done[0][1]
@@ -177,6 +256,11 @@ def serving(server: Server) -> Iterator[Server]:
         app.router.add_post("/v1/completions", server.complete)
         app.router.add_post("/v1/load_lora_adapter", server.load)
         app.router.add_post("/v1/unload_lora_adapter", server.unload)
+        if server.is_dev:
+            app.router.add_post("/inference/v1/generate", server.generate)
+            app.router.add_get("/weight_info", server.order)
+            for path in ("/pause", "/resume", "/update_weight_version", "/reset_prefix_cache", "/collective_rpc"):
+                app.router.add_post(path, server.order)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)

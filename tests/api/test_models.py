@@ -198,11 +198,14 @@ def test_preferences_and_a_privacy_budget_are_reached_from_python(
     assert [one.record.kind for one in hf.runs(store=at)] == ["dpo", "sft", "dpo"]
 
 
+LETTERS = "Did the clerk answer all of the letters that the mayor wrote to him in the winter of 1904?"
+
+
 def test_the_best_and_the_worst_rollout_of_each_task_are_pairs(model: hf.Model, tmp_path: Path) -> None:
     at, file = tmp_path / "store.sqlite", tmp_path / "chats.jsonl"
     rows = [
-        {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": text}], "reward": worth}
-        for n in range(8)
+        {"messages": [{"role": "user", "content": ask}, {"role": "assistant", "content": text}], "reward": worth}
+        for ask in (LETTERS, *(f"{n}?" for n in range(8)))
         for text, worth in (("yes", 1.0), ("no", 0.0))
     ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -235,6 +238,10 @@ def test_the_best_and_the_worst_rollout_of_each_task_are_pairs(model: hf.Model, 
     terms = {one.calls[0].messages[0]["content"]: one.breakdown for one in found if one is not None}
     said = {asked: next(t.value for t in some.signals if t.name == "judge") for asked, some in terms.items() if some}
     assert said["9?"] > 0.5 > said["8?"]
+    split = [{**one, "split": "train"} for one in asked]
+    split += [{"id": ask.split()[0], "input": {"question": ask}, "split": "test"} for ask in (LETTERS, "Or not?")]
+    with pytest.raises(BadInput, match="1 held-out tasks: the reward model has learnt them: Did"):
+        hf.improve(says, hf.tasks(split), name="p", scorers=scorers, policy=model, store=at, safety=hf.Waived("a test"))
 
 
 @pytest.mark.parametrize(

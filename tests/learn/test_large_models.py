@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,16 +13,20 @@ import torch
 from torch import nn
 
 from holdfast.contracts.errors import BadInput, Fault
+from holdfast.contracts.trace import ModelCall
 from holdfast.learn import objective
 from holdfast.learn.batch import Samples
 from holdfast.learn.objective import Objective
-from holdfast.learn.train import AdamW, OptimizerConfig, Settings, Trainer
+from holdfast.learn.train import AdamW, OptimizerConfig, Settings, Trainer, recompute_logprobs
 from holdfast.policies import device, memory
 from holdfast.policies.causal_lm import CausalConfig, CausalLM
 from holdfast.policies.chat_template import ByteTemplate
+from holdfast.policies.engine import LocalEngine
 from holdfast.policies.hub import Hub
 from holdfast.policies.lora import current_name
 from holdfast.policies.model import Model, load
+from holdfast.store.artifacts import FolderArtifacts
+from tests.vllm_server import versions
 
 QWEN_7B: dict[str, Any] = {
     "model_type": "qwen2", "vocab_size": 152_064, "hidden_size": 3584, "intermediate_size": 18_944,
@@ -122,6 +128,7 @@ def test_memory_is_counted_before_anything_is_begun() -> None:
     assert (half.parameters, seven.parameters) == (pytest.approx(0.494e9, rel=0.01), pytest.approx(7.6e9, rel=0.01))
     plan = memory.plan(half, half.parameters, 2, 140 * GB)
     assert not plan.is_checkpointed and plan.tokens == 8192 and plan.total < 30 * GB
+    assert memory.plan(half, half.parameters, 2, 140 * GB, most=48).tokens == 48  # as somebody said
     adapters = memory.plan(seven, 40_000_000, 2, 140 * GB)
     assert adapters.total < 45 * GB
     whole = memory.plan(seven, seven.parameters, 2, 150 * GB)
@@ -203,3 +210,29 @@ def test_texts_end_to_end_give_the_loss_and_the_gradients_of_padded_ones(
         np.testing.assert_allclose(other[1], logprobs, atol=1e-5)
         for one, wanted in zip(other[2], gradients, strict=True):
             np.testing.assert_allclose(one, wanted, atol=1e-5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("rank", [4, 0])
+def test_on_a_gpu_versions_are_sampled_side_by_side_with_the_trainers_log_probs(rank: int, tmp_path: Path) -> None:
+    """Each in a thread of its own: their graphs, for ever more rows, are captured while others are sampled."""
+    policies, files = versions(tmp_path, 3, rank=rank), FolderArtifacts(tmp_path)
+    engine = LocalEngine(slots=64, files=files)
+
+    async def ask() -> list[list[ModelCall]]:
+        opened = [engine.open_model(one) for one in policies]
+        found: list[list[ModelCall]] = [[] for _ in opened]
+        for count in (1, 9, 20, 40, 64):
+            said = [[{"role": "user", "content": f"What is {n} + {count}?"}] for n in range(count)]
+            asked = [one(text, max_tokens=24, seed=n) for one in opened for n, text in enumerate(said)]
+            for place, call in enumerate(await asyncio.gather(*asked)):
+                found[place // count].append(call)
+        return found
+
+    try:
+        for policy, calls in zip(policies, asyncio.run(ask()), strict=True):
+            own = recompute_logprobs(load(policy, files)[0], calls)
+            told = [value for one in calls for value in one.logprobs or ()]
+            assert np.abs(np.array(told) - np.concatenate(own)).mean() < 0.05
+    finally:
+        engine.close()

@@ -15,6 +15,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,10 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from holdfast.collect.vllm import VllmEngine
 from holdfast.contracts.engine import check_engine
 from holdfast.learn.train import recompute_logprobs
-from holdfast.policies import hub, lora
 from holdfast.policies.model import load
 from holdfast.store.artifacts import FolderArtifacts
-from tests.vllm_server import BASE, EXCHANGE, adapted, filled, versions
+from tests.vllm_server import EXCHANGE, RANK, filled, folders, versions
 
 CLOSE = 1e-3  # nats
 
@@ -58,22 +58,24 @@ def wait(url: str, seconds: float = 600.0) -> None:
 
 
 def record(url: str, file: Path, folder: Path) -> None:
-    base = ask(f"{url}/models", "GET", None)[1]["data"][0]["id"]
+    names = {"BASE": ask(f"{url}/models", "GET", None)[1]["data"][0]["id"], **folders(folder)}
     kept = []
     for method, path, body in EXCHANGE:
-        status, answer = ask(url.removesuffix("/v1") + path, method, filled(body, base, str(folder)))
-        text = json.dumps(answer).replace(json.dumps(base)[1:-1], "BASE").replace(str(folder), "ADAPTERS")
+        status, answer = ask(url.removesuffix("/v1") + path, method, filled(body, names))
+        text = json.dumps(answer)
+        for name, value in names.items():
+            text = text.replace(json.dumps(value)[1:-1], name)
         kept.append({"status": status, "answer": json.loads(text)})
     file.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     print(f"recorded {len(kept)} answers in {file}")
 
 
-def compare(url: str, folder: Path, prompts: int) -> float:
+def compare(url: str, folder: Path, prompts: int, rank: int) -> float:
     """The largest distance between vLLM's log-probs and the trainer's, over answers of two versions."""
     files = FolderArtifacts(folder)
     engine, worst = VllmEngine([url], files=files), 0.0
     try:
-        for policy in versions(folder, 2):
+        for policy in versions(folder, 2, rank=rank):
             complete = engine.open_model(policy)
 
             async def asked(complete: Any = complete) -> list[Any]:
@@ -103,17 +105,17 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=100)
     given = parser.parse_args()
     wait(given.url)
-    with TemporaryDirectory() as kept:
-        folder = Path(kept)
-        if given.record is not None:
-            tensors = lora.tensors_of(adapted(1).net)
-            record(given.url, given.record, hub.save_adapters(tensors, folder / "a", base=str(BASE)))
-        files = FolderArtifacts(folder)
-        check_engine(lambda: VllmEngine([given.url], files=files), versions(folder, 3), max_tokens=12, temperature=0.0)
-        print("three versions at once: each is answered by its own adapters")
-        worst = compare(given.url, folder, given.prompts)
-    if not worst < CLOSE:
-        raise SystemExit(f"log-probs differ by {worst:.2g} nats, {CLOSE:g} are allowed")
+    for rank, what in ((RANK, "adapters"), (0, "weights")):  # adapters first: they are for weights that rest
+        with TemporaryDirectory() as kept:
+            folder = Path(kept)
+            if given.record is not None and not rank:
+                record(given.url, given.record, folder)
+            made = partial(VllmEngine, [given.url], files=FolderArtifacts(folder))
+            check_engine(made, versions(folder, 3, rank=rank), max_tokens=12, temperature=0.0)
+            print(f"three versions at once: each is answered by its own {what}")
+            worst = compare(given.url, folder, given.prompts, rank)
+        if not worst < CLOSE:
+            raise SystemExit(f"log-probs differ by {worst:.2g} nats, {CLOSE:g} are allowed")
 
 
 if __name__ == "__main__":

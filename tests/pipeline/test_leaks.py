@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,8 +53,8 @@ async def test_a_release_is_asked_what_its_whole_line_learnt(store: Store) -> No
     assert (found.count, found.of, found.blocks, found.severity) == (1, 2, True, "error")
     assert found.detail == f"letters (in {practised})"
     with pytest.raises(BadInput, match="the model has learnt them: letters"):
-        refuse_taught(store, second, HELD)
-    refuse_taught(store, second, HELD[1:])
+        refuse_taught(store, later, second, HELD)
+    refuse_taught(store, later, second, HELD[1:])
 
 
 async def test_what_examples_taught_counts_and_what_is_not_kept_is_told(store: Store) -> None:
@@ -67,3 +68,29 @@ async def test_what_examples_taught_counts_and_what_is_not_kept_is_told(store: S
     await store.steps.add(taught, "prepare", {"texts": texts}, function="prepare", now=NOW)
     known = leak_finding(store, release, {one.id: one.input for one in HELD})
     assert (known.count, known.severity) == (1, "error") and "letters" in known.detail
+
+
+async def test_what_a_reward_model_learnt_counts_for_whoever_it_scores(store: Store, tmp_path: Path) -> None:
+    taught, judge = await made(store, "reward_model", {"source": {"path": "pairs.jsonl"}})
+    texts = store.blobs.put(json.dumps([f"{CHANGED}\nSeven of them."]).encode(), now=NOW)
+    await store.steps.add(taught, "prepare", {"texts": texts}, function="prepare", now=NOW)
+    scorers = ["exact", {"scorer": "judge", "model": str(tmp_path / "checkpoints" / judge), "weight": 0.2}]
+    run, checkpoint = await made(store, "improve", {"scorers": scorers})
+    with pytest.raises(BadInput, match=rf"the reward model has learnt them: letters \(in {taught}\)"):
+        refuse_taught(store, run, None, HELD)
+    refuse_taught(store, run, None, HELD[1:])
+    release = await store.releases.add(
+        policy="p", kind=PolicyKind.WEIGHTS, source=f"checkpoint:{checkpoint}", manifest={}, who="ann", now=NOW
+    )
+    found = leak_finding(store, release, {one.id: one.input for one in HELD})
+    assert (found.count, found.severity, found.detail) == (1, "error", f"letters (in {taught})")
+
+
+async def test_a_reward_model_of_another_store_is_named(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{}", encoding="utf-8")
+    _, checkpoint = await made(store, "improve", {"scorers": {"with": [{"made": str(tmp_path)}]}})
+    release = await store.releases.add(
+        policy="p", kind=PolicyKind.WEIGHTS, source=f"checkpoint:{checkpoint}", manifest={}, who="ann", now=NOW
+    )
+    found = leak_finding(store, release, {one.id: one.input for one in HELD})
+    assert (found.count, found.severity, found.detail) == (0, "warning", f"what {tmp_path} learnt from is not kept")

@@ -318,7 +318,7 @@ def prepare(
         "api": API,
         **given,
         "agent": described(agent),
-        "scorers": described(getattr(score, "combined", None)),
+        "scorers": described(getattr(score, "score", None)),
         "waived": waived,
         "policies": described(policies),
         "base_url": base_url,

@@ -23,8 +23,6 @@ from holdfast.collect.tasks import TaskSet, load
 from holdfast.contracts.agent import Agent, is_async
 from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.flag import Features
-from holdfast.contracts.judgement import Calibration
 from holdfast.contracts.policy import Policy, policy_record
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.scorer import check_scorers, refuse_blocking
@@ -41,6 +39,7 @@ from holdfast.reward.scorers import (
     OUTCOME_GATE,
     Combined,
     Scorer,
+    WrappedScore,
     capped,
     combine,
     load_scorer,
@@ -82,7 +81,7 @@ class Options(TypedDict, total=False):
     deterministic: bool
     """A local model then answers the same whatever else runs beside it (default False)."""
     vllm: str | Sequence[str]
-    """Addresses of vLLM servers that answer for an `hf.Model(…, lora=…)`, in place of this process."""
+    """Addresses of vLLM servers that answer for an `hf.Model(…)`, in place of this process."""
     store: str | Path
     """A file, or postgresql://…"""
     project: str
@@ -238,30 +237,20 @@ def _visible(row: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskScore:
+class TaskScore(WrappedScore):
     """Scorers and safety scorers over stored rows. One attempt costs at most 1, however many find it unsafe."""
 
-    combined: Combined
+    score: Combined
 
     def __call__(self, row: Any, output: Any, spans: Sequence[Span]) -> Any:
-        given = self.combined(task_of(row), output, spans)
+        given = self.score(task_of(row), output, spans)
         return self._later(given) if inspect.isawaitable(given) else capped(given)
 
     async def _later(self, given: Any) -> tuple[RewardTerm, ...]:
         return capped(await given)
 
-    @property
-    def uses(self) -> frozenset[str]:
-        return self.combined.uses
-
-    def calibrate_by(self, calibrations: Sequence[Calibration]) -> None:
-        self.combined.calibrate_by(calibrations)
-
-    def without(self, features: Features) -> TaskScore:
-        return TaskScore(self.combined.without(features))
-
     def costs(self, row: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
-        return capped(self.combined.costs(task_of(row), spans)) if self.combined.safety else ()
+        return capped(self.score.costs(task_of(row), spans)) if self.score.safety else ()
 
 
 def unscored(row: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
@@ -319,8 +308,9 @@ def safety_from(given: Any) -> tuple[Any, ...]:
 def weighing_of(score: TaskScore, options: Options) -> ComparisonConfig:
     """What has to improve: the gate's answer where there is one, else the reward. Safety that is waived decides
     nothing."""
-    gate = next((one for one in score.combined.scorers if one.gate), None)
-    others = [one.weight for one in score.combined.scorers if not one.gate]
+    scorers = score.score.scorers
+    gate = next((one for one in scorers if one.gate), None)
+    others = [one.weight for one in scorers if not one.gate]
     others += options.get("tool_reward", {}).values()
     if gate is not None:
         room = OUTCOME_GATE.cap * gate.weight if others else 0.0
@@ -338,7 +328,7 @@ def weighing_of(score: TaskScore, options: Options) -> ComparisonConfig:
 
 
 def _margin(score: TaskScore, options: Options) -> float | None:
-    if score.combined.safety:
+    if score.score.safety:
         return options.get("max_safety_regression", MAX_REGRESSION)
     if "max_safety_regression" in options:
         why, remedy = "safety is waived, so nothing is measured that could regress", "keep one of the two"
@@ -381,7 +371,7 @@ def engine_for(policies: Sequence[Policy], base_url: str | None, options: Option
     models, servers = [one.model or "" for one in policies if isinstance(one, Prompt)], options.get("vllm")
     has_weights = any(one.kind == "weights" for one in policies)
     if servers is not None and not has_weights:
-        why = "is for models whose adapters learn"
+        why = "is for models whose weights learn"
         raise BadInput("vllm", why=why, remedy="give base_url, where a prompt's model is behind an address")
     if not has_weights and not any(one.startswith(LOCAL) for one in models):
         return Endpoints(connect)

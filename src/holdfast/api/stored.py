@@ -510,13 +510,12 @@ def rescore(
     """
     found = run_of(run, StoreAddress.of(store, project))
     made = scorers_from(scorers)
-    score = TaskScore(combine(made, safety=safety))
+    combined = combine(made, safety=safety)
     with found.place.open() as opened:
         title = scoring_name(opened, found.id, name)
         decided = list(decided_of(opened, found.id, spans=True))
         stored = [_stored(one) for one in decided if one.status is RolloutState.SUCCEEDED]
-        group = score.combined.is_group
-        results: list[Rescored] = score_again(stored, score.combined if group else score)
+        results: list[Rescored] = score_again(stored, combined if combined.is_group else TaskScore(combined))
         told = {"scorers": described(made), "safety": described(safety)}
         return set_beside(found, opened, decided, results, title, told)
 

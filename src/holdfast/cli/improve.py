@@ -399,7 +399,7 @@ class ImproveOptions:
     device: DeviceOption = None
     dtype: DtypeOption = None
     vllm: Annotated[
-        list[str] | None, Option(metavar="URL", help="A vLLM server that samples; repeat it for several. Needs --lora.")
+        list[str] | None, Option(metavar="URL", help="A vLLM server that samples; repeat it for several.")
     ] = None
     agent: Annotated[str | None, Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None
     policy: Annotated[

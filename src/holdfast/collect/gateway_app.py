@@ -431,26 +431,28 @@ StreamWriter = ChatWriter | MessagesWriter | ResponsesWriter
 DIALECTS: Mapping[str, GatewayDialect] = {one.path: one for one in (Chat(), Responses(), Messages())}
 
 
-def as_said(messages: Sequence[Mapping[str, Any]], said: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+def as_written(
+    messages: Sequence[Mapping[str, Any]], tool_calls: Sequence[Mapping[str, Any]]
+) -> tuple[Mapping[str, Any], ...]:
     """The conversation with tool-call arguments exactly as the model wrote them.
 
-    Clients parse arguments and write them with other spaces, so the model would not read what it wrote. `said` are the
-    tool calls of this attempt's answers; only equal arguments are restored.
+    Clients parse arguments and write them with other spaces, so the model would not read what it wrote. `tool_calls`
+    are those of this attempt's answers; only equal arguments are restored.
     """
     return tuple(
-        {**message, "tool_calls": [_call_as_said(call, said) for call in message["tool_calls"]]}
+        {**message, "tool_calls": [_call_as_written(call, tool_calls) for call in message["tool_calls"]]}
         if message.get("role") == "assistant" and isinstance(message.get("tool_calls"), list)
         else message
         for message in messages
     )
 
 
-def _call_as_said(call: Any, said: Sequence[Mapping[str, Any]]) -> Any:
+def _call_as_written(call: Any, tool_calls: Sequence[Mapping[str, Any]]) -> Any:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
         return call
     given = _parsed(function["arguments"])
-    for one in reversed(said):
+    for one in reversed(tool_calls):
         theirs = one["function"]
         if one.get("id") == call.get("id") and theirs["name"] == function.get("name"):
             text = theirs.get("arguments") or ""
@@ -515,7 +517,7 @@ class GatewayApp:
         if entry.context.complete is None:
             raise BadInput("this run", why="has no model", remedy="give --model")
         request = dialect.read(body, any_sampling=entry.any_sampling)
-        request = replace(request, messages=as_said(request.messages, entry.said))
+        request = replace(request, messages=as_written(request.messages, entry.tool_calls))
         if (tag := attribution.tag_of(dict(http_request.headers.raw))) is not None:
             request = replace(request, sampling={**request.sampling, TAG: tag})  # `ask` takes it out again
         envelope = Envelope(id=secrets.token_hex(12), created=int(self._clock()))

@@ -510,7 +510,7 @@ class OptimizeSettings(BaseModel):
     lora: Annotated[int, Field(ge=0)] = 0  # of a local model: rank of the adapters that learn; 0: all weights do
     device: Device = "auto"  # of a local model: auto is the first GPU, or the CPU
     dtype: Dtype = "auto"  # auto is bfloat16 on a GPU
-    vllm: Servers = ()  # vLLM servers that sample for a local model with lora; none: this process does
+    vllm: Servers = ()  # vLLM servers that sample for a local model; none: this process does
     base_url: Annotated[str, AfterValidator(_url)] | None = None
     proxy_url: Annotated[str, AfterValidator(partial(_url, at="proxy_url"))] | None = None  # agents' calls go there
     worker_count: Count = 2

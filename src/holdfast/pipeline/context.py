@@ -16,8 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from holdfast.collect.agent import Score, scored_without
 from holdfast.collect.allocation import Allocation
@@ -161,7 +160,6 @@ class Runtime:
         self.engine.close()
 
 
-T = TypeVar("T")
 CHUNK = 500
 FIRST = 16  # rollouts of a run: where they all fail by one error, nothing that follows is likely to do better
 SAFETY = "safety_cost"  # a signal of this name is the cost, and is never paid
@@ -228,40 +226,11 @@ class StepContext:
     def __init__(self, run: Driven, name: str, *, is_again: bool = False) -> None:
         self._run, self.name = run, name
         self._is_again = is_again  # what it made is damaged, and is made anew
+        self.run, self.who, self.driver, self.now = run.id, run.who, run.record.driver, run.clock
+        self.store, self.folder, self.files = run.store, run.store.folder, run.store.files
+        self.seed, self.score = run.spec.seed, run.spec.runtime.score
         self.effects: list[Callable[[Transaction], None]] = []
         self.held_s = 0.0  # waited for a paused run
-
-    @property
-    def run(self) -> str:
-        return self._run.id
-
-    @property
-    def store(self) -> Store:
-        return self._run.store
-
-    @property
-    def folder(self) -> Path:
-        return self._run.store.folder
-
-    @property
-    def files(self) -> Artifacts:
-        return self._run.store.files
-
-    @property
-    def seed(self) -> int:
-        return self._run.spec.seed
-
-    @property
-    def score(self) -> Score:
-        return self._run.spec.runtime.score
-
-    @property
-    def who(self) -> str:
-        return self._run.who
-
-    @property
-    def driver(self) -> int:
-        return self._run.record.driver
 
     @property
     def features(self) -> Features:
@@ -274,9 +243,6 @@ class StepContext:
         runtime = self._run.spec.runtime
         return (runtime.agent, runtime.score, runtime.player)
 
-    def now(self) -> float:
-        return self._run.clock()
-
     def open(self, policy: Policy) -> Actor:
         """The policy, ready to act."""
         return self._run.spec.runtime.open(policy)
@@ -286,10 +252,6 @@ class StepContext:
         began = time.monotonic()
         self._run.check()
         self.held_s += time.monotonic() - began
-
-    async def in_thread(self, function: Callable[..., T], *given: Any) -> T:
-        """Runs a slow function away from the event loop."""
-        return await asyncio.to_thread(function, *given)
 
     async def go_on(self) -> None:
         """Waits as `check` does, on the event loop."""

@@ -91,8 +91,7 @@ async def _improve(run: DurableRun, spec: Spec) -> IterationResult | None:
         now = run.clock()
         await asyncio.to_thread(partial(spec.accept.check_signed, run.store, line=spec.line, who=run.who, now=now))
     checkpoint = getattr(spec.policy, "checkpoint", None)
-    if checkpoint is not None:
-        await asyncio.to_thread(refuse_taught, run.store, checkpoint, spec.held_out)
+    await asyncio.to_thread(refuse_taught, run.store, run.id, checkpoint, spec.held_out)
     base: Version = await run.step("base", partial(current_version, spec))
     for n in range(finished(run.done), spec.iterations):
         state: AlgorithmState = await run.step(f"{n}/start", partial(start, spec, run.done), base, n)
@@ -239,11 +238,11 @@ async def current_version(
     version = Version(policy=policy, release=None if live is None else live.id)
     if candidate is None:
         return version
-    setup = await ctx.in_thread(setup_of, ctx)
+    setup = await asyncio.to_thread(setup_of, ctx)
     earlier: dict[str, Any] = {"tasks": {}, "why": ""}
     if spec.prove.reuse_live:
-        selected = await ctx.in_thread(ever_promoted, ctx.store, spec.line)
-        earlier = await ctx.in_thread(history_of, ctx.store, spec.line, policy, spec.held_out, setup, selected)
+        selected = await asyncio.to_thread(ever_promoted, ctx.store, spec.line)
+        earlier = await asyncio.to_thread(history_of, ctx.store, spec.line, policy, spec.held_out, setup, selected)
     charge = await charged(
         ctx.store,
         spec.line,
@@ -256,7 +255,7 @@ async def current_version(
         who=ctx.who,
         now=ctx.now(),
     )
-    kept = await ctx.in_thread(ctx.save, earlier["tasks"]) if earlier["tasks"] else None
+    kept = await asyncio.to_thread(ctx.save, earlier["tasks"]) if earlier["tasks"] else None
     return replace(version, charge=charge, history=kept, unused=earlier["why"])
 
 

@@ -112,7 +112,7 @@ def judged_by(score: Any, primary: str) -> list[dict[str, str]]:
     """The judges whose word is what has to improve: of success the gate, of reward whatever is paid. Told as they are
     known in calibrations; a judge that cannot be reached is known by its scorer's name, which nothing is bound to."""
     while not hasattr(score, "scorers"):
-        inner = getattr(score, "combined", None) or getattr(score, "score", None)
+        inner = getattr(score, "score", None)
         if inner is None:
             return []
         score = inner

@@ -1,13 +1,15 @@
 """Whether what a candidate learnt from holds tasks that it is proved on: by its line of checkpoints and runs.
 
 Texts are compared by `contracts.similar`: a copy is found though punctuation, case or a few words were changed. What a
-run learnt from is its rollouts for training, its examples, or the rollouts of the run that it was taught.
+run learnt from is its rollouts for training, its examples, or the rollouts of the run that it was taught; and what the
+reward models learnt from that scored it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from holdfast.contracts.errors import BadInput, HoldfastError, NotFound
@@ -21,7 +23,7 @@ from holdfast.store.store import Store
 
 NAME = "proof_task_leakage"
 SHOWN = 5
-TAUGHT = ("sft", "dpo")  # kinds of runs that learn from examples
+TAUGHT = ("sft", "dpo", "reward_model")  # kinds of runs that learn from examples
 
 
 def refuse_leaks(taught: Sequence[Any], held_out: Sequence[HeldOut], where: str) -> None:
@@ -33,14 +35,13 @@ def refuse_leaks(taught: Sequence[Any], held_out: Sequence[HeldOut], where: str)
         raise BadInput(f"{len(found)} held-out tasks", why=why, remedy="take them out of one of the two")
 
 
-def refuse_taught(store: Store, checkpoint: str | None, held_out: Sequence[HeldOut]) -> None:
-    """BadInput where the weights to begin with have learnt held-out tasks before."""
-    finding = _finding(store, _runs_of(store, checkpoint), {one.id: one.input for one in held_out})
-    if finding.count:
-        remedy = "hold out other tasks, or begin with other weights"
-        raise BadInput(
-            f"{finding.count} held-out tasks", why=f"the model has learnt them: {finding.detail}", remedy=remedy
-        )
+def refuse_taught(store: Store, run: str, checkpoint: str | None, held_out: Sequence[HeldOut]) -> None:
+    """BadInput where the weights to begin with, or a reward model that scores the run, learnt held-out tasks before."""
+    tasks = {one.id: one.input for one in held_out}
+    for runs, who in ((_runs_of(store, checkpoint), "model"), (_scored_by(store, run), "reward model")):
+        if (finding := _finding(store, runs, tasks)).count:
+            why, remedy = f"the {who} has learnt them: {finding.detail}", f"hold out other tasks, or take another {who}"
+            raise BadInput(f"{finding.count} held-out tasks", why=why, remedy=remedy)
 
 
 def leak_finding(store: Store, release: Release, tasks: Mapping[str, Any]) -> Finding:
@@ -61,12 +62,35 @@ def _runs_of(store: Store, checkpoint: str | None) -> list[str]:
     return [one.id.rpartition("-")[0].rpartition("-")[0] for one in line]
 
 
+def _scored_by(store: Store, run: str) -> list[str]:
+    """The runs behind the reward models among a run's scorers, which are named by the folders of their checkpoints; a
+    folder that this store knows nothing of by itself."""
+    try:
+        scorers = store.runs.get(run).settings.get("scorers")
+    except NotFound:
+        return []
+    found: list[str] = []
+    for text in dict.fromkeys(_texts(scorers)):
+        runs = _runs_of(store, Path(text).name)
+        found += runs or ([text] if (Path(text) / "manifest.json").is_file() else [])
+    return found
+
+
+def _texts(record: Any) -> Iterator[str]:
+    if isinstance(record, str):
+        yield record
+    elif isinstance(record, Mapping | list | tuple):
+        for one in record.values() if isinstance(record, Mapping) else record:
+            yield from _texts(one)
+
+
 def _finding(store: Store, runs: Iterable[str], tasks: Mapping[str, Any]) -> Finding:
     names, inputs = list(tasks), list(tasks.values())
     asked = [task_texts(one)[0] for one in inputs]
     found: dict[str, str] = {}
     unknown: list[str] = []
-    for run in dict.fromkeys(runs):
+    learnt = list(dict.fromkeys(runs))
+    for run in dict.fromkeys([*learnt, *(judge for one in learnt for judge in _scored_by(store, one))]):
         practised, texts, is_known = _taught(store, run)
         unknown += [] if is_known else [run]
         found |= {names[place]: run for place in leaked_tasks(practised, inputs)}

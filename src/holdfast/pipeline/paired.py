@@ -7,6 +7,7 @@ caller's business, what the episodes prove is `prove`'s, and what follows is the
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -221,17 +222,19 @@ async def charge(evaluation: PairedEvaluation, live: Policy, *, ctx: StepContext
     nothing where its baseline is not live anywhere."""
     store, how, goes_on = ctx.store, evaluation.how, evaluation.continues
     before = None
-    policy = evaluation.anchor_of or await ctx.in_thread(served_by, store, evaluation.baseline, evaluation.candidate)
+    policy = evaluation.anchor_of or await asyncio.to_thread(
+        served_by, store, evaluation.baseline, evaluation.candidate
+    )
     if goes_on is not None and not goes_on.is_repeat:
         before = charge_in(store, goes_on.run, goes_on.iteration)
         policy = policy if before is None else before.policy
     if policy is None:
         return {"how": how.record()}
-    setup = await ctx.in_thread(setup_of, ctx)
+    setup = await asyncio.to_thread(setup_of, ctx)
     earlier: dict[str, Any] = {"tasks": {}, "why": ""}
     if evaluation.reuse_live:
-        selected = await ctx.in_thread(ever_promoted, store, policy)
-        earlier = await ctx.in_thread(history_of, store, policy, live, evaluation.tasks, setup, selected)
+        selected = await asyncio.to_thread(ever_promoted, store, policy)
+        earlier = await asyncio.to_thread(history_of, store, policy, live, evaluation.tasks, setup, selected)
     charged_test = await charged(
         store,
         policy,
@@ -245,7 +248,7 @@ async def charge(evaluation: PairedEvaluation, live: Policy, *, ctx: StepContext
         about=CANDIDATE if evaluation.anchor_of is None else ANCHOR,
         continues=before,
     )
-    kept = {"history": await ctx.in_thread(ctx.save, earlier["tasks"])} if earlier["tasks"] else {}
+    kept = {"history": await asyncio.to_thread(ctx.save, earlier["tasks"])} if earlier["tasks"] else {}
     kept |= {"unused": earlier["why"]} if earlier["why"] else {}
     return {"how": at_charge(how, charged_test).record(), CHARGED: charged_test.record(), **kept}
 
@@ -283,7 +286,7 @@ async def gathered(earlier: Mapping[str, Any], config: ProveConfig, *, ctx: Step
         why = "measured anew, by a later version of the program"
         while await ctx.store.queue.cancel_open(ctx.run, now=ctx.now(), why=why):
             continue
-    return await ctx.in_thread(_gather, Continued(**earlier), config, ctx)
+    return await asyncio.to_thread(_gather, Continued(**earlier), config, ctx)
 
 
 def _gather(earlier: Continued, config: ProveConfig, ctx: StepContext) -> InterimAnalysis:

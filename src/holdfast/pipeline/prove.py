@@ -9,6 +9,7 @@ measured once more.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -125,7 +126,7 @@ def completed(
 PHASE = "prove"
 BASELINE, CANDIDATE = ARMS = ("baseline", "candidate")
 RETRY = "-retry"  # ends the names of rollouts that measure again what infrastructure lost
-KEPT = ("iteration", "tasks", "planned", "episodes")  # of an analysis, as they are
+LATER = ("unmet", "order", "history", "retried")  # of an analysis: left out of its record where they are not set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,35 +199,21 @@ class InterimAnalysis:
         return (*self.earlier, self.episodes)
 
     def record(self) -> dict[str, Any]:
+        kept = {one.name: getattr(self, one.name) for one in fields(self)}
+        kept |= {"look": kept.pop("number"), "earlier": list(self.earlier)}
+        kept["verdict"] = None if self.verdict is None else encode(self.verdict)
+        kept["unmet"] = None if self.unmet is None else list(self.unmet)
         return {
             "phase": PHASE,
-            "look": self.number,
-            **{name: getattr(self, name) for name in KEPT},
-            "missing": dict(self.missing),
-            "earlier": list(self.earlier),
-            "difference": self.difference,
-            "verdict": None if self.verdict is None else encode(self.verdict),
-            **({} if self.unmet is None else {"unmet": list(self.unmet)}),
-            **({} if self.order is None else {"order": self.order}),
-            **({} if self.history is None else {"history": dict(self.history)}),
-            **({} if self.retried is None else {"retried": dict(self.retried)}),
+            **{name: value for name, value in kept.items() if name not in LATER or value is not None},
         }
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> InterimAnalysis:
-        told, unmet = record["verdict"], record.get("unmet")
-        return cls(
-            number=record["look"],
-            **{name: record[name] for name in KEPT},
-            missing=record["missing"],
-            earlier=tuple(record["earlier"]),
-            difference=record["difference"],
-            verdict=None if told is None else decode(Verdict, told),
-            unmet=None if unmet is None else tuple(unmet),
-            order=record.get("order"),
-            history=record.get("history"),
-            retried=record.get("retried"),
-        )
+        kept, unmet = {**record, "number": record["look"], "earlier": tuple(record["earlier"])}, record.get("unmet")
+        kept["verdict"] = None if record["verdict"] is None else decode(Verdict, record["verdict"])
+        kept["unmet"] = None if unmet is None else tuple(unmet)
+        return cls(**{one.name: kept[one.name] for one in fields(cls) if one.name in kept})
 
 
 async def prove(
@@ -342,15 +329,17 @@ async def look(
     ctx: StepContext,
 ) -> InterimAnalysis:
     """Run one batch by both versions, and say what all batches so far come to."""
-    earlier = await ctx.in_thread(_known_before, ctx, place, before, _value(config.how))
+    earlier = await asyncio.to_thread(_known_before, ctx, place, before, _value(config.how))
     work, places = _work(policies, tasks, config, place, earlier)
     batch = await ctx.collect(work, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
-    if earlier is not None and await ctx.in_thread(_has_drifted, ctx, batch, places[BASELINE], config, before, earlier):
+    if earlier is not None and await asyncio.to_thread(
+        _has_drifted, ctx, batch, places[BASELINE], config, before, earlier
+    ):
         known, (work, places), earlier = {one.name for one in work}, _work(policies, tasks, config, place, None), None
         rest = [one for one in work if one.name not in known]
         batch = await ctx.collect(rest, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
     units = {task.id: task.unit for task in tasks}
-    return await ctx.in_thread(_analyse, ctx, batch, places, units, config, place, before, earlier)
+    return await asyncio.to_thread(_analyse, ctx, batch, places, units, config, place, before, earlier)
 
 
 async def measure_lost(
@@ -366,17 +355,18 @@ async def measure_lost(
     as the worst for the candidate so far, so no look was too kind. Where the candidate lost more than the baseline,
     beyond accident, losing may be its own doing and another try would be a gift: then it stays lost."""
     work, places = _work(policies, tasks, config, place)
-    dead = await ctx.in_thread(_dead, ctx)
+    dead = await asyncio.to_thread(_dead, ctx)
     lost = {arm: {name: at for name, at in some.items() if name in dead} for arm, some in places.items()}
     again = [replace(one, name=one.name + RETRY) for one in work if any(one.name in some for some in lost.values())]
-    found_before = InterimAnalysis.from_record(before)
-    tried = [{(one.task, one.seed) for one in side} for side in await ctx.in_thread(tried_in, ctx.store, found_before)]
-    asked = [sum(at in some for at in places[arm].values()) for arm, some in zip(ARMS, tried, strict=True)]
-    if not again or not is_alike([len(lost[arm]) for arm in ARMS], asked):
-        return replace(found_before, retried=dict.fromkeys(ARMS, 0))
+    previous = InterimAnalysis.from_record(before)
+    tried = await asyncio.to_thread(tried_in, ctx.store, previous)
+    known = [{(one.task, one.seed) for one in side} for side in tried]
+    attempts = [sum(at in some for at in places[arm].values()) for arm, some in zip(ARMS, known, strict=True)]
+    if not again or not is_alike([len(lost[arm]) for arm in ARMS], attempts):
+        return replace(previous, retried=dict.fromkeys(ARMS, 0))
     batch = await ctx.collect(again, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
-    found = {arm: {name + RETRY: at for name, at in some.items()} for arm, some in lost.items()}
-    return await ctx.in_thread(_mended, ctx, batch, found, config, place, found_before)
+    retries = {arm: {name + RETRY: at for name, at in some.items()} for arm, some in lost.items()}
+    return await asyncio.to_thread(_mended, ctx, batch, retries, config, place, previous)
 
 
 def _dead(ctx: StepContext) -> set[str]:
@@ -430,12 +420,12 @@ async def confirm(
     """Runs the baseline where it was spared, and says what fresh tries alone come to. Whatever it has become since its
     earlier tries, the candidate's try and its own are of the same day; when that is looked at, the earlier ones say."""
     work, places = _work(policies, tasks, config, place)
-    tried = await ctx.in_thread(tried_in, ctx.store, InterimAnalysis.from_record(before))
+    tried = await asyncio.to_thread(tried_in, ctx.store, InterimAnalysis.from_record(before))
     known = {(one.task, one.seed) for one in tried[0]}
     spared = {name: at for name, at in places[BASELINE].items() if at not in known}
     rest = [one for one in work if one.name in spared]
     batch = await ctx.collect(rest, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
-    return await ctx.in_thread(_confirmed, ctx, batch, spared, tried, config, InterimAnalysis.from_record(before))
+    return await asyncio.to_thread(_confirmed, ctx, batch, spared, tried, config, InterimAnalysis.from_record(before))
 
 
 def _confirmed(

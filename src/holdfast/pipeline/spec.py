@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.collect import questions
-from holdfast.collect.agent import Connect, OneModel, OwnScore, Score, load_agent, no_model, scored_without
+from holdfast.collect.agent import Connect, OneModel, OwnScore, Score, load_agent, no_model
 from holdfast.collect.allocation import FROM_OUTCOMES
 from holdfast.collect.client import Client
 from holdfast.collect.pool import PoolTiming
@@ -21,8 +21,6 @@ from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.budget import Mode
 from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.flag import Features
-from holdfast.contracts.judgement import Calibration
 from holdfast.contracts.lines import say
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage, check_name
@@ -51,27 +49,16 @@ from holdfast.policies.prompt import Prompt
 from holdfast.promote.gate import WAIVED, Criteria, SpreadLimits
 from holdfast.prove.comparison import SAMPLE_P_VALUE_SPREAD, SEED_P_VALUE_SPREAD, ComparisonConfig
 from holdfast.reward.safety import SafetyPolicy, close, find_events, judge, reported_events
-from holdfast.reward.scorers import DEFAULT_SAFETY, load_scorer, reward_range, score_from, with_safety
+from holdfast.reward.scorers import DEFAULT_SAFETY, WrappedScore, load_scorer, reward_range, score_from, with_safety
 from holdfast.reward.turns import TurnRewards
 
 
 @dataclass(frozen=True, slots=True)
-class SafeguardedScorer:
+class SafeguardedScorer(WrappedScore):
     """The score of another, closed by a policy. It travels to other processes with it."""
 
     score: Score
     policy: SafetyPolicy
-
-    @property
-    def uses(self) -> frozenset[str]:
-        return frozenset(getattr(self.score, "uses", ()))
-
-    def calibrate_by(self, calibrations: Sequence[Calibration]) -> None:
-        if (calibrate := getattr(self.score, "calibrate_by", None)) is not None:
-            calibrate(calibrations)
-
-    def without(self, features: Features) -> SafeguardedScorer:
-        return replace(self, score=scored_without(self.score, features))
 
     def __call__(
         self, task: Any, output: Any, spans: Sequence[Span]
@@ -338,7 +325,7 @@ def _engine(settings: OptimizeSettings, policy: Policy) -> tuple[Engine, Connect
     """Makes the engine of this process, and what connects another process to the model."""
     provider = (settings.model or "").partition("/")[0]
     if isinstance(policy, Prompt) and settings.vllm:
-        why = "is for local models whose adapters learn"
+        why = "is for local models whose weights learn"
         raise BadInput("vllm", why=why, remedy="give --base-url, where a model is behind an address")
     if isinstance(policy, Prompt) and provider != LOCAL:
         connect = connection(settings)

@@ -19,7 +19,7 @@ from holdfast.contracts.errors import BadInput, boundary
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies import tokens
 from holdfast.policies.tokens import CALL, END, THINK, Message
-from holdfast.policies.tool_formats import reader_of
+from holdfast.policies.tool_formats import FORMS, CallForm, reader_of
 
 DELTA_NAMES = {0: "content", THINK: "reasoning_content"}
 
@@ -60,7 +60,9 @@ class ChatTemplate(Protocol):
 
     ends: frozenset[int]  # an answer ends with one of these
     think: tuple[int, int] | None  # the tokens around a thought, where they are tokens
+    call_form: CallForm | None  # how it writes a call of a tool, where that is JSON between marks
 
+    def encode(self, text: str) -> list[int]: ...
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]: ...
     def answer(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         """The ids of the last message, from where the prompt of those before it ends up to the mark that ends it."""
@@ -85,9 +87,13 @@ class ByteTemplate:
 
     ends = frozenset({tokens.END})
     think: tuple[int, int] | None = (tokens.THINK, tokens.UNTHINK)
+    call_form: CallForm | None = None
 
     def __init__(self, tokenizer: Any = None) -> None:
         self._tokenizer = tokenizer  # the same ids for other programs; None: there is nothing to keep
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         return tokens.prompt(messages, tools)
@@ -144,6 +150,10 @@ class JinjaTemplate:
         known = all(isinstance(mark, int) and mark != tokenizer.unk_token_id for mark in marks)
         self.think: tuple[int, int] | None = (marks[0], marks[1]) if known else None
         self._calls_in = reader_of(str(getattr(tokenizer, "chat_template", None)))
+        self.call_form = FORMS.get(self._calls_in)
+
+    def encode(self, text: str) -> list[int]:
+        return [int(token) for token in self._tokenizer.encode(text, add_special_tokens=False)]
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         return [int(token) for token in self._render(messages, tools, is_asking=True)]

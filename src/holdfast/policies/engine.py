@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import queue
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import count
 from typing import Any, Protocol
 
@@ -29,12 +30,13 @@ from holdfast.contracts.errors import BadInput, Fault, HoldfastError, Lost
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies.chat_template import ByteTemplate, ChatTemplate, ConversationIds, thinking_tokens
 from holdfast.policies.decoder import Decoder, DecodeRequest, PromptLimits, check
+from holdfast.policies.grammar import grammar_of
 from holdfast.policies.lm import Transformer
 from holdfast.policies.model import BASE, Model, load
 from holdfast.policies.sampling import Completion, Sampling
 
-NAMES = tuple(each.name for each in fields(Sampling) if each.name != "is_json")
-TEXT, JSON = {"type": "text"}, {"type": "json_object"}  # OpenAI's `response_format`
+FORMS = {"response_format": {"type": "text"}, "tool_choice": "auto"}  # OpenAI's, with what leaves an answer free
+NAMES = tuple(each.name for each in fields(Sampling) if each.name not in ("form", "grammar"))
 BYTES = ByteTemplate()
 REMEMBERED = 2048  # answers whose ids later prompts go on from
 
@@ -179,9 +181,11 @@ class Local:
     ) -> DecodeRequest:
         seed = sampling.pop("seed", None)
         drawn = sampling_of(sampling)
-        if drawn.is_json and self._is_own:
-            why = "is for models in Hugging Face's format"
-            raise BadInput("sampling.response_format", why=why, remedy="leave it out, or export the model and use that")
+        if drawn.form and self._is_own:
+            what, why = f"sampling.{next(iter(json.loads(drawn.form)))}", "is for models in Hugging Face's format"
+            raise BadInput(what, why=why, remedy="leave it out, or export the model and use that")
+        if drawn.form:
+            drawn = replace(drawn, grammar=grammar_of(json.loads(drawn.form), tools or (), self._template))
         ids = self._memory.prompt(messages, tools or ())
         key = self._next_key() if seed is None else seed
         request = DecodeRequest(next(self._tickets), ids, drawn, key)
@@ -396,22 +400,21 @@ def _tell(job: Job, outcome: tuple[Completion, str] | HoldfastError) -> None:
 
 def sampling_of(given: dict[str, Any]) -> Sampling:
     """What a call asks for, with the defaults; BadInput for a name that is unknown here."""
-    form = given.pop("response_format", None) or TEXT
-    if form not in (TEXT, JSON):
-        why, remedy = "only text and json_object are known here", f"give {JSON}, and check the answer yourself"
-        raise BadInput(f"sampling.response_format = {form!r:.60}", why=why, remedy=remedy)
+    asked = {name: given.pop(name, None) or free for name, free in FORMS.items()}
+    asked = {name: form for name, form in asked.items() if form != FORMS[name]}
     unknown = sorted(set(given) - set(NAMES))
     if unknown:
         raise BadInput(
             f"sampling.{unknown[0]}",
             why="is unknown to the local model",
-            remedy=f"use tools, seed, {', '.join(NAMES)}, response_format",
+            remedy=f"use tools, seed, {', '.join((*NAMES, *FORMS))}",
         )
     given = {name: value for name, value in given.items() if value is not None}
     stop = given.pop("stop", ())
     if not isinstance(stop, str | list | tuple):
         raise BadInput(f"sampling.stop = {stop!r:.60}", why="is neither text nor a list of texts", remedy="give a list")
-    return Sampling(**given, stop=(stop,) if isinstance(stop, str) else tuple(stop), is_json=form == JSON)
+    words = (stop,) if isinstance(stop, str) else tuple(stop)
+    return Sampling(**given, stop=words, form=json.dumps(asked) if asked else "")
 
 
 def call_of(
@@ -431,8 +434,8 @@ def call_of(
     record = {name: getattr(drawn, name) for name in NAMES} | {"stop": list(drawn.stop), "seed": int(request.key)}
     if drawn.thinking == 0 and template.think is not None:
         record["banned"] = [template.think[0]]
-    if drawn.is_json:
-        record["response_format"] = dict(JSON)
+    if drawn.form:
+        record |= json.loads(drawn.form)
     if drawn.thinking is not None:
         record["thinking_mode"] = Mode.HARD.value
     return ModelCall(

@@ -70,7 +70,7 @@ def plan(c: CausalConfig, trained: int, itemsize: int, room: int, *, most: int =
         options.append(MemoryPlan(is_checkpointed=is_checkpointed, tokens=min(fits, wanted), fixed=fixed, each=each))
     whole, again = options
     chosen = whole if whole.tokens >= min(most or FEWEST, FEWEST) else again
-    if chosen.tokens < 256:
+    if chosen.tokens < min(most or 256, 256):
         need = fixed + 1024 * again.each
         what = f"training {c.parameters / 1e9:.2g} B parameters"
         why = f"takes about {need / GB:.0f} GB, and {room / GB:.0f} GB are free"

@@ -14,7 +14,7 @@ from torch import Tensor
 from holdfast.contracts.errors import BadInput
 from holdfast.policies.chat_template import ChatTemplate
 from holdfast.policies.decoder import DecodeRequest
-from holdfast.policies.json_mask import BEGINNING, JsonMasks, JsonState, masks_of, walk
+from holdfast.policies.grammar import TokenMask
 from holdfast.policies.sampling import Completion, draw, log_probs, uniforms
 
 
@@ -44,9 +44,8 @@ class Row:
         self.finish: Literal["stop", "length"] | None = None
         self.left = sampling.thinking
         self.is_inside = sampling.thinking is not None and self._is_open(prompt)
-        self._json: JsonState | None = BEGINNING if sampling.is_json else None
-        self._masks: JsonMasks | None = None
-        self._is_thought = sampling.is_json and self._is_open(prompt)  # what is thought first need be no JSON
+        self._mask: TokenMask | None = None
+        self._is_thought = self.is_masked and self._is_open(prompt)  # what is thought first is free
         self._stops = [stop.encode() for stop in sampling.stop]
         self._written = b""
 
@@ -70,8 +69,10 @@ class Row:
             self.left -= 1
         self.ids.append(token)
         self.logprobs.append(min(logprob, 0.0))
-        if self._json is not None:
-            self._go_on(token)
+        if self._is_thought:
+            self._is_thought = token != (self._template.think or (0, -1))[1]
+        elif self._mask is not None:
+            self._mask.take(token)
         if self._stops:
             self._written += self._template.token_bytes(token)
         if token in self._template.ends or any(stop in self._written for stop in self._stops):
@@ -82,20 +83,14 @@ class Row:
 
     @property
     def is_masked(self) -> bool:
-        return self._json is not None
+        return bool(self.sampling.grammar)
 
     def mask(self, vocabulary: int) -> Tensor | None:
         """[V], the tokens that may not come next; None where all may."""
-        if self._json is None or self._is_thought:
+        if not self.is_masked or self._is_thought:
             return None
-        self._masks = masks_of(self._template, vocabulary)
-        return self._masks.banned(self._json)
-
-    def _go_on(self, token: int) -> None:
-        if self._is_thought:
-            self._is_thought = token != (self._template.think or (0, -1))[1]
-        elif self._json is not None and self._masks is not None and token not in self._template.ends:
-            self._json = walk(self._json, self._masks.text(token))
+        self._mask = self._mask or TokenMask(self._template, vocabulary, self.sampling.grammar)
+        return self._mask.banned
 
     @cached_property
     def uniform(self) -> NDArray[np.float32]:
@@ -105,7 +100,7 @@ class Row:
     @property
     def is_plain(self) -> bool:
         """Whether only an end or the limit can end it, and nothing is forced."""
-        return not self._stops and self._json is None and (self.left is None or self._template.think is None)
+        return not self._stops and not self.is_masked and (self.left is None or self._template.think is None)
 
     def extend(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
         """Takes several tokens of a plain row at once, of which only the last may end it."""

@@ -38,7 +38,8 @@ class Sampling:
     max_tokens: int = 128
     stop: tuple[str, ...] = ()
     thinking: int | None = None  # tokens allowed inside <think>; None: no limit, 0: no thinking
-    is_json: bool = False  # the answer is a JSON object: tokens that no such text goes on with cannot be drawn
+    form: str = ""  # JSON of the `response_format` and `tool_choice` that were asked for; empty: any text
+    grammar: str = ""  # of that form: tokens that no such text goes on with cannot be drawn
 
     def __post_init__(self) -> None:
         if self.thinking is not None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 Call = tuple[str, Any]  # the name of a tool, and its arguments
 Reader = Callable[[str], tuple[str, list[Call]]]  # a text without its calls, and the calls
@@ -92,6 +92,22 @@ def _llama(text: str) -> tuple[str, list[Call]]:
     except UNREADABLE:
         return text, []
     return ("", calls) if calls else (text, [])
+
+
+class CallForm(NamedTuple):
+    """A form that is JSON between two marks: an object, or a list of objects."""
+
+    opening: str
+    closing: str
+    is_list: bool = False
+    arguments: str = "arguments"  # their key
+
+
+FORMS: Mapping[Reader, CallForm] = {
+    _hermes: CallForm("<tool_call>", "</tool_call>"),
+    _listed: CallForm("<|tool_call|>", "", is_list=True),
+    _llama: CallForm("", "", arguments="parameters"),
+}
 
 
 def _taken(form: re.Pattern[str], text: str, read: Callable[[re.Match[str]], list[Call]]) -> tuple[str, list[Call]]:

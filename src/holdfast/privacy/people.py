@@ -498,7 +498,6 @@ _ARTICLE = re.compile(rf"[AIZUH](?<!\w.)(?:m|n der|n den|uf der|uf dem|n der|um|
 _CAPITAL_NUMBER = re.compile(r"[0-9](?:(?<=[^\W\d_] [0-9])|(?<=[^\W\d_], [0-9])|(?<=[º°.#] [0-9])|(?<=[º°.#][0-9]))")
 _POST_TOWN = re.compile(rf",(?<=[0-9A-Za-z],)\s{{1,2}}(?:[A-Z]{{1,3}}[ -])?[0-9A-Z][0-9A-Z -]{{2,8}} {CAPITAL}")
 _TOWN_FIRST = re.compile(rf"[0-9](?<![\w.-].)[0-9]{{3}} {CAPITAL}[^\W\d_]+(?: [^\n,]{{1,20}})?, {CAPITAL}")
-_TOWN_POST = re.compile(rf"{CAPITAL}[^\W\d_A-Z]+,? (?:[A-Z]{{2,3}},? )?[-–]? ?(?:{POSTAL})")
 # Number first, number last, then national forms: each with the words that it cannot be without.
 HOUSES: Mapping[str, Sign] = {
     "address": sign(

@@ -301,7 +301,7 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Playing:
+class SceneQueue:
     """What is still to be shown, and when the next scene may begin."""
 
     beats: tuple[Beat, ...] = ()
@@ -312,16 +312,16 @@ class Playing:
         return {"beats": [asdict(beat) for beat in self.beats], "ready": self.ready}
 
 
-def playing(plain: Mapping[str, Any]) -> Playing:
+def scene_queue(plain: Mapping[str, Any]) -> SceneQueue:
     """What was kept."""
-    return Playing(beats=tuple(Beat(**beat) for beat in plain["beats"]), ready=plain["ready"])
+    return SceneQueue(beats=tuple(Beat(**beat) for beat in plain["beats"]), ready=plain["ready"])
 
 
-def arrival(now: Playing, *, tick: int, seat: int, name: str) -> Playing:
+def arrival(now: SceneQueue, *, tick: int, seat: int, name: str) -> SceneQueue:
     return _begin(now, ARRIVALS, tick, seat, {"name": name})
 
 
-def departure(now: Playing, *, tick: int, seat: int, name: str, days: float, why: str) -> Playing:
+def departure(now: SceneQueue, *, tick: int, seat: int, name: str, days: float, why: str) -> SceneQueue:
     return _begin(now, DEPARTURES, tick, seat, {"name": name, "stay": stay(days), "why": why})
 
 
@@ -331,19 +331,19 @@ def stay(days: float) -> str:
     return "less than a day" if whole < 1 else "a day" if whole == 1 else f"{whole} days"
 
 
-def due(now: Playing, tick: int) -> tuple[Playing, tuple[Beat, ...]]:
+def due(now: SceneQueue, tick: int) -> tuple[SceneQueue, tuple[Beat, ...]]:
     """What is shown by this tick, and what is left."""
     if not now.beats or now.beats[0].tick > tick:
         return now, ()
     shown = tuple(beat for beat in now.beats if beat.tick <= tick)
-    return Playing(beats=now.beats[len(shown) :], ready=now.ready), shown
+    return SceneQueue(beats=now.beats[len(shown) :], ready=now.ready), shown
 
 
 def _begin(
-    now: Playing, scenes: Sequence[tuple[tuple[int, str], ...]], tick: int, seat: int, words: Mapping[str, str]
-) -> Playing:
+    now: SceneQueue, scenes: Sequence[tuple[tuple[int, str], ...]], tick: int, seat: int, words: Mapping[str, str]
+) -> SceneQueue:
     if now.beats or tick < now.ready:
         return now
     scene = scenes[(tick * 31 + seat * 7) % len(scenes)]
     beats = tuple(Beat(tick=tick + after, seat=seat, text=text.format(**words)) for after, text in scene)
-    return Playing(beats=beats, ready=beats[-1].tick + SCENE_PAUSE)
+    return SceneQueue(beats=beats, ready=beats[-1].tick + SCENE_PAUSE)

@@ -297,7 +297,7 @@ class Life:
         self._before: frames.Picture | None = None
         self._seq, self._last_key, self._kpis_at, self._ties_at = -1, 0, -KPI_EVERY, 0
         self.lost = 0  # events that were gone before they were read
-        self._playing = talk.Playing()
+        self._playing = talk.SceneQueue()
         self._heard: dict[int, talk.Heard] = {}  # what residents were told of others, by seat
         self.left: deque[Left] = deque(maxlen=LEDGER)  # who left last
         self.left_for: Counter[str] = Counter()  # and what all left for, since this began
@@ -497,7 +497,7 @@ class Life:
         self.seed, self._seen = notes["seed"], notes["seen"]
         self.commands = [CommandAtTick(**one) for one in notes["commands"]]
         self._limiter = talk.limiter(notes["limiter"])
-        self._playing = talk.playing(notes["vignettes"]) if "vignettes" in notes else talk.Playing()
+        self._playing = talk.scene_queue(notes["vignettes"]) if "vignettes" in notes else talk.SceneQueue()
         self._heard = {who: talk.Heard(about, is_good) for who, about, is_good in notes.get("heard", ())}
         self._tally = health.begin(self.env.state)
         self.kpis, self._before = self._measure(self._tally), None
