@@ -123,7 +123,7 @@ async def test_left_in_the_middle_and_taken_up_it_ends_in_the_same_bytes(
     assert status.run_state is RunState.COMPLETED and steps_of(fresh, status.run_id) == steps_of(store, run)
 
 
-REMEMBERING = replace(SCHOOL, memory=True, epochs=20, minibatch=256)
+REMEMBERING = replace(SCHOOL, memory=True, minibatch=256)
 
 
 def remembering() -> RunSpec:

@@ -11,14 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+import holdfast as hf
 from holdfast.contracts.envs import Observation
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.policy import policy_record
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.learn.anneal import AnnealPlan
+from holdfast.learn.control import EnvPPO
+from holdfast.learn.ppo import Settings
 from holdfast.learn.school import PRACTISED, School
 from holdfast.pipeline.control import EnvProof, env_spec_from, improve_env
-from holdfast.policies.nets import Playing, action_distribution
+from holdfast.policies.nets import VectorActor, action_distribution
 from holdfast.policies.network import Network, Scripted, ScriptedAct
 from holdfast.store.store import Store, open_store
 from holdfast.town.observations import groups
@@ -311,11 +314,26 @@ def test_a_network_with_a_memory_drives_a_town_and_its_mind_is_what_it_remembers
     assert lives[0].env.state.sha256() == lives[1].env.state.sha256()
     env = lives[-1].env
     seen, playing = env.look(), driven._choose
-    assert isinstance(playing, Playing) and playing.hidden.abs().sum() > 0
+    assert isinstance(playing, VectorActor) and playing.hidden.abs().sum() > 0
     view = Observation(seen.features[0], seen.mask[0].view(np.bool_))
     policy, _ = action_distribution(network.load(None), view, playing.hidden, np.zeros(4, np.bool_))
     shares = {env.actions[k]: float(p) for k, p in enumerate(policy.log_p.detach().exp()[2]) if p > 0}  # type: ignore[union-attr]
     assert {one["name"]: one["p"] for one in found["actions"]} == pytest.approx(shares, abs=1e-3)
+
+
+def test_a_network_with_a_memory_learns_in_a_town_by_the_plain_call(tmp_path: Path) -> None:
+    dials = Settings(steps=24, minibatch=96)
+    result = hf.improve(
+        env=SmallMaker(),
+        policy=hf.Network(width=8, memory=True),
+        algorithm=EnvPPO(updates=2, step_updates=1, envs=2, settings=dials),
+        store=str(tmp_path / "store.db"),
+    )
+    with open_store(tmp_path / "store.db") as store:
+        bodies = [dict(step.body) for step in store.steps.of_run(result.run)]
+    played = [body for body in bodies if "env_steps" in body]
+    assert len(played) == 2 and all(body["update"]["restored"] is None for body in played)
+    assert played[-1]["update"]["gradient_steps"] > 0
 
 
 async def test_the_school_reports_every_nature_with_an_interval(tmp_path: Path) -> None:

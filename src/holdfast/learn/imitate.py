@@ -22,13 +22,13 @@ from holdfast.contracts.envs import Observation, VectorEnv
 from holdfast.contracts.errors import BadInput
 from holdfast.learn.ppo import Adam
 from holdfast.policies import weights
-from holdfast.policies.nets import ActionDistribution, ActorCritic, Playing
+from holdfast.policies.nets import ActionDistribution, ActorCritic, VectorActor
 
 KIND = "demonstrations"
 LEAST_ENTROPY = 0.5  # nats of the actions: a script that does one thing teaches nothing
 ADJUSTED = 0.3  # τ of the logit adjustment: by how much of its prior a common action counts less
 PIECE = 65536  # rows that are judged at a time
-WINDOW = 64  # steps that a gradient reaches back through a memory
+WINDOW = 16  # steps that a gradient reaches back through a memory; what is remembered goes on from window to window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ def demonstrate(
     is_own = np.zeros(envs.count, np.bool_) if net is None else rng.random(envs.count) < share
     first, seats = np.ones(envs.count, np.bool_), np.arange(envs.count)
     followed = rng.permutation(envs.count)[: ceil(label_rate * envs.count)] if memory else seats
-    playing = None if net is None else Playing(net, envs.count, rng)
+    playing = None if net is None else VectorActor(net, envs.count, rng)
     for step in range(steps):
         if step % 64 == 0:
             check()

@@ -38,7 +38,7 @@ from holdfast.learn.imitate import (
 from holdfast.learn.ppo import Adam, Settings
 from holdfast.policies import weights
 from holdfast.policies.model import lost_if_damaged
-from holdfast.policies.nets import ActorCritic, Playing, one_thread
+from holdfast.policies.nets import ActorCritic, VectorActor, one_thread
 from holdfast.policies.network import KIND, Network, Scripted
 from holdfast.policies.weights import Manifest
 
@@ -310,7 +310,7 @@ def mixed_control(
     view, total = envs.reset(seed), np.zeros(envs.count)
     is_own = np.ones(envs.count, np.bool_) if net is None else rng.permutation(envs.count) < share * envs.count
     first, stayed = np.ones(envs.count, np.bool_), np.ones(envs.count, np.bool_)
-    playing = None if net is None else Playing(net, envs.count, rng)
+    playing = None if net is None else VectorActor(net, envs.count, rng)
     for step in range(steps):
         if step % 64 == 0:
             check()

@@ -178,7 +178,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class Playing:
+class VectorActor:
     """A network's choices in many environments side by side, drawn where there is a generator, with its memory of each
     episode so far."""
 
@@ -214,7 +214,7 @@ class Acting:
         self._choose, self._first = self.many(1), np.ones(1, np.bool_)
 
     def many(self, count: int) -> Choose:
-        return Playing(self._net, count, np.random.default_rng(DRAWS) if self._sampled else None)
+        return VectorActor(self._net, count, np.random.default_rng(DRAWS) if self._sampled else None)
 
     def _vector(self, observation: Any) -> NDArray[np.float32]:
         """An observation of any shape as the network sees it; one of n things is a one among zeros."""

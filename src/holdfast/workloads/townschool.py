@@ -30,7 +30,7 @@ from holdfast.pipeline.control import EnvProof, improve_env
 from holdfast.pipeline.run import RunSpec
 from holdfast.policies import weights
 from holdfast.policies.inspect import explain, value_of
-from holdfast.policies.nets import Playing
+from holdfast.policies.nets import VectorActor
 from holdfast.policies.network import DISCOUNT, VALUE_SCALE, Network, Scripted
 from holdfast.promote.gate import KPIS, KpiBand
 from holdfast.prove.estimate import difference, student
@@ -271,7 +271,7 @@ def school_run(maker: TownMaker, *, seed: int, name: str = LINE, quick: bool = F
     if memory:  # of whole sequences a gradient step sees more at a time: their steps are computed one by one
         dials = school.practice.dials
         practice = replace(school.practice, settings=replace(dials, minibatch=SEQUENCES * dials.minibatch))
-        school = replace(school, memory=True, minibatch=SEQUENCES * school.minibatch, practice=practice)
+        school = replace(school, memory=True, practice=practice)
     return school_spec(maker, seed=seed, name=name, school=school, proof=QUICK_TOWNS if quick else TOWNS)
 
 
@@ -672,7 +672,7 @@ class TownMind:
         told["actions"] = [{"name": actions[k], "p": None} for k in np.flatnonzero(mask)]
         if self._net is None:
             return told
-        hidden = self._choose.hidden[seat] if isinstance(self._choose, Playing) and not self._first[seat] else None
+        hidden = self._choose.hidden[seat] if isinstance(self._choose, VectorActor) and not self._first[seat] else None
         found = explain(self._net, values, mask, hidden=hidden)
         order = np.flatnonzero(mask)[np.argsort(-found.probabilities[mask], kind="stable")]
         told["actions"] = [{"name": actions[k], "p": round(float(found.probabilities[k]), 4)} for k in order]
