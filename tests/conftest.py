@@ -10,6 +10,7 @@ import gc
 import inspect
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -40,6 +41,7 @@ def has_room(folder: Path) -> bool:
 
 settings.register_profile("same", derandomize=True, deadline=None, max_examples=50)  # passing depends on the code alone
 settings.register_profile("fuzz", deadline=None, print_blob=True)  # make fuzz: other and more examples every time
+settings.register_profile("long", deadline=None, print_blob=True, max_examples=3000)  # make fuzz-bytes
 settings.load_profile("same")
 # Hypothesis takes the constants of all modules that happen to be imported for examples: which these are depends on the
 # tests that the process ran before, and reading them takes it ten seconds.
@@ -48,7 +50,9 @@ if "TMPDIR" not in os.environ and has_room(MEMORY):
     os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 if "PYTEST_XDIST_WORKER" in os.environ:  # tracing every program that a test starts would take a quarter longer
     os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
-os.environ["OMP_NUM_THREADS"] = "1"  # two test processes on two cores: more threads only wait for one another
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell that starts the tests in the background ignores Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # for them and for all that they start: some send it
+os.environ["OMP_NUM_THREADS"] = "1"  # as many test processes as cores, or more: more threads only wait for one another
 
 
 @dataclass
@@ -68,10 +72,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: next((n for n, name in enumerate(first) if item.nodeid.startswith(name)), len(first)))
 
 
+def pytest_collectstart() -> None:
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """What was imported stays: nobody who collects garbage later has to walk through the whole of it."""
+    """What was imported stays: nobody who collects garbage now or later has to walk through the whole of it."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 COUNTED = set[str]()  # tests of which a case was run under coverage

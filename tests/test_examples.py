@@ -19,6 +19,7 @@ from holdfast.api.stored import decided_of
 from holdfast.contracts.rollout import Split
 from holdfast.policies.model import load
 from tests.store.children import unmeasured
+from tests.warm import Warm, ran
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
@@ -61,11 +62,9 @@ EXPORTED = "story3_examples.py"
 def told(folder: Path, *words: str) -> str:
     env = unmeasured() | {"PYTHONPATH": os.pathsep.join(sys.path)}
     env = {name: value for name, value in env.items() if not name.startswith(("OPENAI_", "ANTHROPIC_", "HOLDFAST_"))}
-    ran = subprocess.run(
-        [sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
+    done = ran(words, cwd=folder, env=env, timeout_s=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.timeout(PATIENCE_S + 60)
@@ -90,9 +89,8 @@ def test_a_model_learns_from_what_a_client_asked_it(words: tuple[str, ...], tmp_
 
 @pytest.mark.timeout(PATIENCE_S + 60)
 def test_a_better_prompt_is_found_for_the_embedded_model_behind_an_address(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "holdfast.cli", "policy", "serve", "--model", "sprout", "--port", "0"]
-    env = unmeasured() | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True) as server:
+    words = ["-m", "holdfast.cli", "policy", "serve", "--model", "sprout", "--port", "0"]
+    with Warm(words, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
             found = re.search(r"http://\S+", server.stdout.readline())

@@ -1,10 +1,11 @@
 """How much the tests notice: a seeded sample of mutants per room, each against the tests of that room.
 
-    python tools/mutate.py [ROOM …] [--sample 40] [--seed 0] [--minutes 30] [--jobs 2] [--json]
+    python tools/mutate.py [ROOM …] [--sample 40] [--seed 0] [--minutes 30] [--jobs 2] [--near] [--json]
 
 mutmut makes the mutants. The tests are run here, each time in fresh processes on a copy of the repository: they start
 servers and workers of their own, which mutmut's runner, a fork of one warm process, can neither trace nor stop.
-A mutant is tried on the test files that import its module first, then on the rest of the room's tests.
+A mutant is tried on the test files that import its module first, then on the rest of the room's tests; with --near on
+the first alone, which a room whose tests take long needs: what is killed then is a lower bound.
 """
 
 from __future__ import annotations
@@ -104,13 +105,19 @@ def tests_near(path: Path, room: str) -> list[str]:
     return [str(one) for one in files if one.stem == f"test_{path.stem}" or f"{name} import" in one.read_text("utf-8")]
 
 
-def is_killed(mutant: Mutant, room: str, tree: Path, limit_s: float, end: float) -> bool | None:
+def limit_of(selection: list[str], tree: Path, end: float) -> float | None:
+    """Seconds within which tests end that take thrice as long as now, without a mutant; None where they do not pass."""
+    begun = time.monotonic()
+    return 20 + 3 * (time.monotonic() - begun) if tests_pass(tree, selection, end - begun) else None
+
+
+def is_killed(mutant: Mutant, room: str, tree: Path, limit_s: float, end: float, *, is_near: bool) -> bool | None:
     """True when a test failed or hung; None when the whole run's time was up first."""
     target, near = tree / mutant.path, tests_near(mutant.path, room)
     rest = [f"tests/{room}", *(f"--ignore={test}" for test in near)]
     target.write_text(mutant.code(), encoding="utf-8")
     try:
-        for selection in (near, rest) if near else (rest,):
+        for selection in (near,) if is_near else (near, rest) if near else (rest,):
             if not tests_pass(tree, selection, min(limit_s, end - time.monotonic())):
                 return True if time.monotonic() < end else None
         return False
@@ -121,11 +128,12 @@ def is_killed(mutant: Mutant, room: str, tree: Path, limit_s: float, end: float)
 def try_room(room: str, trees: list[Path], given: argparse.Namespace, room_end: float, end: float) -> dict[str, Any]:
     mutants = mutants_of(room)
     chosen = random.Random(f"{given.seed}/{room}").sample(mutants, min(given.sample, len(mutants)))
-    begun = time.monotonic()
-    if not tests_pass(trees[0], [f"tests/{room}"], room_end - begun):
-        print(f"{room}: its tests fail, or outlast its share of the time, without any mutant", file=sys.stderr)
-        chosen = []
-    limit_s = 20 + 3 * (time.monotonic() - begun)
+    limits: dict[str, float | None] = {}  # by module
+    if not given.near:
+        limits[""] = limit_of([f"tests/{room}"], trees[0], room_end)
+        if limits[""] is None:
+            print(f"{room}: its tests fail, or outlast its share of the time, without any mutant", file=sys.stderr)
+            chosen = []
     free: SimpleQueue[Path] = SimpleQueue()
     for tree in trees:
         free.put(tree)
@@ -133,8 +141,12 @@ def try_room(room: str, trees: list[Path], given: argparse.Namespace, room_end: 
     def attempt(mutant: Mutant) -> bool | None:
         if time.monotonic() > room_end:
             return None
-        tree = free.get()
-        killed = is_killed(mutant, room, tree, limit_s, end)
+        tree, near = free.get(), tests_near(mutant.path, room) if given.near else []
+        name = str(mutant.path) if given.near else ""
+        if name not in limits:
+            limits[name] = limit_of(near, tree, room_end) if near else None
+        limit_s = limits[name]
+        killed = None if limit_s is None else is_killed(mutant, room, tree, limit_s, end, is_near=given.near)
         free.put(tree)
         print(".", end="", file=sys.stderr, flush=True)
         return killed
@@ -172,6 +184,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=30, help="for all rooms; one that runs out tries fewer")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--near", action="store_true", help="on the tests of each module alone: a lower bound")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     chosen = given.rooms or rooms

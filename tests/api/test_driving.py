@@ -25,6 +25,7 @@ from tests.api import scene
 from tests.api.scene import short
 from tests.endpoint import Endpoint
 from tests.store.children import unmeasured
+from tests.warm import Warm, ran
 
 
 async def test_it_works_inside_a_running_event_loop(endpoint: Endpoint, at: Path) -> None:
@@ -96,8 +97,8 @@ def test_ctrl_c_stops_the_run_and_loses_nothing(endpoint: Endpoint, at: Path, tm
     script = tmp_path / "mine.py"
     script.write_text(INTERRUPTED, encoding="utf-8")
     env = unmeasured() | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command, pipe = [sys.executable, str(script), str(at), endpoint.url], subprocess.PIPE
-    with subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True) as child:
+    command, pipe = [str(script), str(at), endpoint.url], subprocess.PIPE
+    with Warm(command, env=env, stdout=pipe, stderr=pipe, text=True) as child:
         assert child.stdout is not None
         for _ in range(21):
             assert child.stdout.readline()
@@ -107,10 +108,10 @@ def test_ctrl_c_stops_the_run_and_loses_nothing(endpoint: Endpoint, at: Path, tm
     (stopped,) = hf.runs(store=at)
     kept = {row["id"] for row in stopped.rollouts("status == 'succeeded'")}
     assert stopped.state == "cancelled" and kept
-    again = subprocess.run([*command, "again"], env=env, capture_output=True, text=True, timeout=120)
+    again = ran([*command, "again"], env=env, timeout_s=120)
     assert again.returncode == 0, again.stderr
-    *ran, last = again.stdout.splitlines()
-    assert last == f"done {stopped.id}" and ran and not kept & set(ran)  # what was there was not run again
+    *tried, last = again.stdout.splitlines()
+    assert last == f"done {stopped.id}" and tried and not kept & set(tried)  # what was there was not run again
 
 
 def test_a_run_that_another_drives_is_not_taken_from_it(endpoint: Endpoint, at: Path) -> None:
@@ -155,9 +156,9 @@ def test_the_same_call_takes_over_at_once_from_a_process_that_was_killed(
     (tmp_path / "killed.py").write_text(KILLED)
     monkeypatch.syspath_prepend(tmp_path)
     killed: Any = importlib.import_module("killed")
-    line = [sys.executable, "-c", f"import killed; killed.call({endpoint.url!r}, {str(at)!r}).wait()"]
+    (tmp_path / "first.py").write_text(f"import killed; killed.call({endpoint.url!r}, {str(at)!r}).wait()")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(Path(__file__).parents[2])])}
-    with subprocess.Popen(line, env=env, stdout=subprocess.PIPE, text=True) as first:
+    with Warm([str(tmp_path / "first.py")], env=env, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None and first.stdout.readline() == "begun\n"
         first.kill()
     (run,) = hf.runs(store=at)

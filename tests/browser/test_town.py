@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -182,7 +183,7 @@ def test_the_mind_of_a_resident_is_shown_where_a_network_drives_it(show: Show, t
     rules = townlife.read_rules(residents=12)
     with (
         open_store(tmp_path / "store.db", create=True) as store,
-        serving(rules, tmp_path, speed=30.0, driven=network_driven(rules, store)) as (url, _),
+        serving(rules, tmp_path, speed=30.0, driven=network_driven(rules, store)) as (url, runner),
     ):
         page = show(url=url)
         box = page.locator("#canvas").bounding_box()
@@ -193,6 +194,10 @@ def test_the_mind_of_a_resident_is_shown_where_a_network_drives_it(show: Show, t
         expect(page.locator("#mind p").first).to_contain_text("town@2 · expects")
         assert page.locator("#choices li").count() >= 1
         expect(page.locator("#because")).to_contain_text("because of")
+        page.locator("#mind summary").click()
+        assert page.locator("#groups li").count() == len(townlife.groups(runner.life.env.senses))
+        expect(page.locator("#groups li").first).to_contain_text("hunger")
+        assert page.evaluate(CONTRAST) >= 4.5
         page.context.close()  # before the town ends: it would be asked for
 
 
@@ -248,7 +253,7 @@ def test_there_is_no_sound_until_somebody_asks_for_it(show: Show) -> None:
 
 def test_the_form_of_all_orders_looks_before_it_does(show: Show, site: tuple[str, Runner]) -> None:
     page = show(token="admin-token-aaaaaaaa")
-    page.click("summary")
+    page.click("#desk summary")
     page.select_option("#which", "give_money")
     page.fill("input[name=resident]", "3")
     page.fill("input[name=meals]", "2")
@@ -293,6 +298,40 @@ def test_behind_a_veil_the_page_shows_pseudonyms(show: Show, tmp_path: Path) -> 
         expect(page.locator("#chip-private")).to_have_text("Pseudonyms")
         assert all(name.startswith("R-") for name in seen(page, "picture.name"))
         page.goto("about:blank")
+
+
+def test_streamer_mode_leaves_no_name_on_the_screen_and_can_be_left(show: Show, site: tuple[str, Runner]) -> None:
+    page = show()
+    page.wait_for_function("() => document.querySelectorAll('#ticker li').length > 3")
+    box = page.locator("#canvas").bounding_box()
+    assert box is not None
+    x, y = page.evaluate("() => { const b = town.bodies[7]; return [b.x / 48, b.y / 48]; }")
+    page.mouse.click(box["x"] + x * box["width"], box["y"] + y * box["height"])
+    expect(page.locator("#who")).to_be_visible()
+    names = site[1].life.legend()["names"]
+    assert len(names) == 256 and any(name in page.inner_text("#ticker") for name in names)
+    page.click("#streamer")
+    expect(page.locator("#chip-private")).to_have_text("Streamer")
+    expect(page.locator("#who h3")).to_have_text(re.compile("R-[0-9a-f]{6}"))
+    page.wait_for_timeout(1500)  # what comes now is hidden, too
+    shown = page.inner_text("body")
+    assert not [name for name in names if re.search(rf"\b{name}\b", shown)] and "R-" in page.inner_text("#ticker")
+    assert page.evaluate("sessionStorage.getItem('town-streamer')") == "on"  # so it is still on after a reload
+    page.reload()
+    page.wait_for_function("() => town.picture && town.bodies.length")
+    expect(page.locator("#streamer")).to_have_attribute("aria-pressed", "true")
+    page.click("#streamer")
+    expect(page.locator("#chip-private")).to_have_count(0)
+    assert any(name in page.inner_text("#ticker") for name in names)
+
+
+def test_streamer_mode_can_be_part_of_the_address(browser: Browser, site: tuple[str, Runner]) -> None:
+    page = browser.new_page()
+    page.set_default_timeout(170_000)
+    page.goto(f"{site[0]}/#streamer")
+    page.wait_for_function("() => town.picture && town.bodies.length")
+    expect(page.locator("#streamer")).to_have_attribute("aria-pressed", "true")
+    page.close()
 
 
 def test_a_story_plays_its_film_and_can_be_stopped(browser: Browser, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from holdfast.cli.main import app
 from holdfast.store.store import Store
 from tests.conftest import Clock, Files
 from tests.store.scene import Scene, begin
+from tests.warm import Warm, ran
 
 PATIENCE_S = 60.0
 At = tuple[str, str]  # --store and its address
@@ -69,15 +71,14 @@ class Cli:
     """Runs commands in this process, which is quick; `real` runs them as a program."""
 
     def __call__(self, *words: object) -> Answer:
-        ran = CliRunner().invoke(app, [str(word) for word in words], prog_name="holdfast")
-        if ran.exception is not None and not isinstance(ran.exception, SystemExit):
-            raise ran.exception
-        return Answer(ran.exit_code, ran.stdout, unfolded(ran.stderr))
+        done = CliRunner().invoke(app, [str(word) for word in words], prog_name="holdfast")
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return Answer(done.exit_code, done.stdout, unfolded(done.stderr))
 
     def real(self, *words: object, **how: Any) -> Answer:
-        command = [sys.executable, "-m", "holdfast.cli", *map(str, words)]
-        ran = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, **how)
-        return Answer(ran.returncode, ran.stdout, unfolded(ran.stderr))
+        done = ran(["-m", "holdfast.cli", *map(str, words)], timeout_s=2 * PATIENCE_S, **how)
+        return Answer(done.returncode, done.stdout, unfolded(done.stderr))
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,11 @@ class Group:
 
 @contextmanager
 def running(*words: object, **how: Any) -> Iterator[subprocess.Popen[str]]:
-    """The program while it goes on."""
-    command, pipe = [sys.executable, "-m", "holdfast.cli", *map(str, words)], subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, **how) as child:
+    """The program while it goes on; cold where a session or a stdin of its own is asked for."""
+    command, pipe = ["-m", "holdfast.cli", *map(str, words)], subprocess.PIPE
+    is_cold = bool(how.keys() - {"env", "cwd"})
+    started = partial(subprocess.Popen, [sys.executable, *command]) if is_cold else partial(Warm, command)
+    with started(stdout=pipe, stderr=pipe, text=True, **how) as child:
         try:
             yield child
         finally:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.improve import CONFIG, _found, _unfinished, files
+from holdfast.cli.improve import CONFIG, _unfinished, _with_folder, files
 from holdfast.contracts.errors import BadInput, NotFound, StoreError
 from holdfast.contracts.evidence import Evidence
 from holdfast.contracts.records import loads
@@ -87,7 +87,7 @@ def test_an_iteration_ends_with_a_decision_and_its_page(cli: Cli, here: Path) ->
     made = here / "checkpoints" / body["candidate"]["manifest"]["checkpoint"]
     for name in (made.name, f"sprout-weak@{made.name}", "tools@2"):
         again = load_settings(config(here)).model_copy(update={"model": f"local/{name}"})
-        assert _found(again, "s.db", "mine").model == f"local/{made}"
+        assert _with_folder(again, "s.db", "mine").model == f"local/{made}"
     words = ("--policy", "more", "--model", f"local/{made.name}", *STORE, "--project", "mine")
     cli("improve", config(here), *words).done()
     with open_store(here / "s.db", project="mine") as store:

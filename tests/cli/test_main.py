@@ -26,7 +26,7 @@ from holdfast.contracts import errors
 from holdfast.contracts.errors import BadInput, NotFound, StoreError
 from holdfast.store.db import REVISIONS, engine_for
 from holdfast.store.store import open_store
-from tests.cli.conftest import Cli, ended, running, unfolded
+from tests.cli.conftest import Answer, Cli, ended, running, unfolded
 from tests.conftest import Files
 
 GROUPS = ("prove", "prove report", "reward judge", "policy", "release", "release flags", "control", "store", "town")
@@ -136,10 +136,14 @@ NO_FILE = "there is no such file; check the path\n"
 WARNING = "deprecated CLI alias '--train-config' detected; use '--prompt-optimization-config' instead\n"
 
 
-def test_the_module_is_the_program(cli: Cli, here: Path) -> None:
-    ran = cli.real("runs", "--store", "none.sqlite")
+def test_the_module_is_the_program(here: Path) -> None:
+    command = [sys.executable, "-m", "holdfast.cli", "runs", "--store", "none.sqlite"]
+    ran = subprocess.run(command, capture_output=True, text=True)
     why = "there is none; check the path; 'holdfast run start' creates one"
-    assert ran.refusal == f"holdfast: error: store none.sqlite: {why}\n"
+    assert (
+        Answer(ran.returncode, ran.stdout, unfolded(ran.stderr)).refusal
+        == f"holdfast: error: store none.sqlite: {why}\n"
+    )
     assert not list(here.iterdir())
 
 

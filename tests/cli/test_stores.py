@@ -10,6 +10,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from holdfast.cli.store import REPORTS, SETTINGS
 from holdfast.collect.otlp.take import SpanReceiver, routes
@@ -42,6 +45,32 @@ def both(request: pytest.FixtureRequest) -> str:
     """An empty store of each engine in turn."""
     places: Files | Databases = request.getfixturevalue(request.param)
     return places.fresh()
+
+
+def test_a_ledger_is_sealed_and_witnessed_by_a_file_and_by_an_address(
+    cli: Cli, files: Files, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    url, elsewhere, heard = files.fresh(), tmp_path_factory.mktemp("elsewhere"), list[str]()
+    key, witness = elsewhere / "key", elsewhere / "witness"
+    key.write_bytes(bytes(range(32)))
+    with open_store(url) as store:
+        store.ledger.append("note", {}, who="ann", now=1.0).result()
+
+    async def hear(asked: Request) -> Response:
+        heard.append((await asked.body()).decode())
+        return Response(status_code=500 if asked.url.path == "/full" else 204)
+
+    on = Group(cli, "store", url)
+    on("seal", "--seal-key", str(key), "--witness", str(witness)).done()
+    with served(lambda: Starlette(routes=[Route("/{path:path}", hear, methods=["POST"])])) as address:
+        told = on("seal", "--seal-key", str(key), "--witness", f"{address}/seals", "--json").done().json
+        assert heard == [witness.read_text()] and heard[0].startswith(f"{told['entries']} {told['sha256']} ")
+        refused = on("seal", "--seal-key", str(key), "--witness", f"{address}/full")
+        assert refused.code == 5 and "the seal itself is kept" in " ".join(refused.err.split())
+    assert on("seal", "--seal-key", str(key), "--witness", f"{address}/gone").code == 5
+    on("check", "--seal-key", str(key), "--anchors", str(witness)).done()
+    key.write_bytes(bytes(32))
+    assert on("check", "--seal-key", str(key)).code == 5
 
 
 def test_a_sound_store_is_called_sound_and_damage_is_listed(cli: Cli, both: str, clock: Clock, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from holdfast.store.store import open_store
 from holdfast.workloads import targets
 from tests.cli.conftest import Cli
 from tests.conftest import Files
+from tests.warm import Warm
 from tests.workloads.scene import tiny
 
 KEYS = {"met", "low", "high", "value", "baseline", "target", "n"}
@@ -72,19 +72,11 @@ def test_a_killed_measurement_goes_on_and_does_nothing_twice(
     cli: Cli, files: Files, model: str, tmp_path: Path
 ) -> None:
     store = files.fresh()
-    words = [
-        "prove",
-        "targets",
-        "--only",
-        "thinking",
-        "--quick",
-        "--store",
-        str(store),
-        "--output",
-        str(tmp_path / "o"),
-    ]
-    program = f"{SMALL}\nfrom holdfast.cli.main import app\napp(sys.argv[1:])"
-    with subprocess.Popen([sys.executable, "-c", program, model, *words], stderr=subprocess.DEVNULL) as child:
+    words = ["prove", "targets", "--only", "thinking", "--quick", "--store", str(store)]
+    words += ["--output", str(tmp_path / "o")]
+    program = tmp_path / "small.py"
+    program.write_text(f"{SMALL}\nfrom holdfast.cli.main import app\napp(sys.argv[1:])")
+    with Warm([str(program), model, *words], stderr=subprocess.DEVNULL) as child:
         killed_at = ended_first(store, child)
         os.kill(child.pid, signal.SIGKILL)
     with open_store(store) as opened:

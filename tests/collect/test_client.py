@@ -210,8 +210,8 @@ def test_a_request_that_is_refused_is_the_agents_own_error(endpoint: Endpoint, s
 
 @pytest.mark.parametrize(
     "body",
-    [b"<html>Bad gateway</html>", b"", b'{"choices": [', b"\xff\xfe\x00garbage"],
-    ids=["html", "empty", "torn", "bytes"],
+    [b"<html>Bad gateway</html>", b"", b'{"choices": [', b"\xff\xfe\x00garbage", b"[" * 100_000],
+    ids=["html", "empty", "torn", "bytes", "deep"],
 )
 def test_an_answer_that_is_no_json_is_tried_again(endpoint: Endpoint, body: bytes) -> None:
     endpoint.script.extend([Scripted(200, body)] * 2)

@@ -29,7 +29,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from holdfast.collect.agent import Context, OneModel, no_model
 from holdfast.collect.client import Client
 from holdfast.collect.executors import AgentRuntime, ModelGateway
-from holdfast.collect.gateway_app import as_said
+from holdfast.collect.gateway_app import as_written
 from holdfast.collect.processes import ProcessExecutor, ProcessRecipe
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import Fault
@@ -830,6 +830,6 @@ async def test_a_stream_of_messages_adds_up_to_the_whole_message() -> None:
 def test_arguments_are_read_as_the_model_wrote_them(given: str, said: str, read: str) -> None:
     before = [call_of("calc", '{"b": 1}', "a"), call_of("calc", said, "a"), call_of("look", '{"a" : 1}', "a")]
     messages = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [call_of("calc", given, "a")]}]
-    question, answer = as_said(messages, before)
+    question, answer = as_written(messages, before)
     assert question == HELLO[0] and answer["tool_calls"] == [call_of("calc", read, "a")]
-    assert as_said(messages, ()) == tuple(messages)
+    assert as_written(messages, ()) == tuple(messages)

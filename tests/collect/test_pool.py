@@ -367,6 +367,20 @@ async def test_an_attempt_over_its_limit_times_out_is_tried_again_and_then_given
     assert rollout.reason == "timeout: reached its wall-clock limit (attempt 2 of 2)"
 
 
+async def test_a_clock_that_is_set_back_gives_no_attempt_more_time(
+    file_bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "LAST_LOOK_S", 0.1)
+    gate, watch = Gate(), Watch()
+    file_bench.enqueue("a", max_attempts=1, timeout_s=2.0)
+    pool = file_bench.pool(gate, score=ones, pace=replace(PACE, lease_s=2.5), clock=watch)
+    working = asyncio.create_task(file_bench.work_off(pool))
+    await until(lambda: gate.now_running == 1)
+    watch.ahead_s = -7200.0
+    await working
+    assert file_bench.states()[-1] == "timeout"  # what the jump itself ended is no try of the agent's
+
+
 @pytest.fixture
 def early_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "LAST_LOOK_S", 0.25)

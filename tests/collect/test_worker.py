@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from holdfast.collect.agent import MAX_ERROR, MAX_TRACEBACK, Context, Tracer, failure, load_agent, no_model
-from holdfast.collect.executors import AgentRuntime, is_own, run_one
+from holdfast.collect.executors import AgentRuntime, run_one
 from holdfast.contracts.agent import Agent
 from holdfast.contracts.errors import BadInput, Fault, Interrupted
 from holdfast.contracts.executor import Outcome
-from holdfast.contracts.reward import RewardTerm
+from holdfast.contracts.reward import RewardTerm, is_own
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.trace import Span, SpanKind
 from tests.collect.agents import no_score, ones

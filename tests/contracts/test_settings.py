@@ -374,7 +374,8 @@ FINITE = "is not a finite number; give a finite number, or leave it out"
     [
         ("c.json", '{"optimize": [}', "c.json: line 1, column 15: is not JSON: Expecting value; correct it there"),
         ("c.json", '{\n  "a": 1,\n}', "c.json: line "),  # the wording is Python's own, and changed with 3.13
-        ("c.json", "", "c.json: line 1, column 1: is not JSON: Expecting value; correct it there"),
+        ("c.json", "", "c.json: is an empty config; 'holdfast init NAME' writes one to begin with"),
+        ("c.toml", " \n", "c.toml: is an empty config; 'holdfast init NAME' writes one to begin with"),
         ("c.json", "[]", "c.json: is a list, as files of tasks are, and no settings; settings name their tasks, by "),
         ("c.jsonl", "{}", "c.jsonl: is a file of tasks, not of settings; settings name their tasks, by [tasks] "),
         ("c.json", "null", "c.json: is null at the top, not an object; wrap it in { … }"),

@@ -8,11 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.contracts.similar import (
-    Match,
     jaccard,
     leaks,
     near_duplicates,
-    nearest,
     ngrams,
     normalise,
     numbers,
@@ -102,13 +100,6 @@ def test_ten_thousand_texts_of_one_template_take_seconds() -> None:
     began = time.process_time()
     near_duplicates(texts)
     assert time.process_time() - began < 10.0
-
-
-def test_a_task_inside_a_longer_text_is_found_with_the_part_that_is_there() -> None:
-    tasks = ["Which bird sings at night in spring?", "Name the longest river of all."]
-    told = f"Here is one: {tasks[1]} It is the Nile."
-    found = nearest([told, "nothing of it", tasks[0].upper()], tasks)
-    assert found == [Match(1, 4 / 11, 1.0), None, Match(0, 1.0, 1.0)]
 
 
 def test_numbers_and_text_are_read_from_any_value() -> None:

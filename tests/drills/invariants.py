@@ -19,6 +19,7 @@ BY_AGENT = {"failed", "timeout"}  # attempt states that use up a try
 BY_US = {"fault", "unresponsive"}  # and those that use up none
 KILLS = 3  # workers that one task may take down; then it has failed
 FENCED = {"beat", "add", "score", "finish"}
+SECOND_NET = "illegal move"  # what the schema says
 TABLE_OF = {"add": "spans", "score": "signals"}
 
 
@@ -184,7 +185,8 @@ def _gaps(account: Account, picture: Picture) -> Iterator[str]:
 
 
 def _stale(account: Account, picture: Picture, findings: Findings) -> None:
-    """A write begun after its attempt was surely lost is refused; a lease that ran out is no loss by itself."""
+    """A write begun after its attempt was surely lost is refused, and by the fence: the schema's own rules, which let
+    no attempt move backwards, are there in case it fails. A lease that ran out is no loss by itself."""
     lost = _lost_at(account, picture)
     for call in account.calls:
         if call.name not in FENCED:
@@ -195,6 +197,8 @@ def _stale(account: Account, picture: Picture, findings: Findings) -> None:
                 findings.tried_stale += 1
                 if accepted:
                     findings.stale.append(f"{call.name} of attempt {token} by {call.who}, begun after it was lost")
+                elif SECOND_NET in call.why:
+                    findings.stale.append(f"{call.name} of attempt {token} by {call.who}: no fence, but {call.why}")
     for row in picture.tables["spans"]:
         begun = _begun(row)
         if begun is not None and begun > lost.get(row["attempt"], begun):

@@ -92,7 +92,8 @@ def main() -> int:
             print(f"{row.kind:10}{row.runs:6}{row.steps:7}{row.kills:7}{len(row.differing):11}{row.seconds:9.0f}")
             print("".join(f"  {text}\n" for text in row.differing), end="")
         said = "all came to the same bytes" if holds else "SOMETHING DIFFERS"
-        print(f"\n{said}; {time.monotonic() - began:.0f} s, seed {options.seed}")
+        kills = sum(row.kills for row in rows)
+        print(f"\n{said}; {kills} by kill -9; {time.monotonic() - began:.0f} s, seed {options.seed}")
     return 0 if holds else 1
 
 

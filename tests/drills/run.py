@@ -167,7 +167,8 @@ def main() -> int:
         print(json.dumps({"seed": options.seed, "quick": options.quick, "holds": holds, "faults": rows}, indent=2))
     else:
         said = "everything holds" if holds else "SOMETHING BROKE"
-        print(f"{render(tallies)}\n\n{said}; {time.monotonic() - began:.0f} s, seed {options.seed}")
+        kills = sum(tally.kills for tally in tallies)
+        print(f"{render(tallies)}\n\n{said}; {kills} by kill -9; {time.monotonic() - began:.0f} s, seed {options.seed}")
     return 0 if holds else 1
 
 

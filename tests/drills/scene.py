@@ -38,6 +38,7 @@ class Tally:
     fault: str
     rounds: int = 0
     events: int = 0  # kills, stops, tears, jumps
+    kills: int = 0  # of them, kill -9 of a process at work
     rollouts: int = 0
     lost: int = 0
     twice: int = 0

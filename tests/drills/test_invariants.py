@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from sqlalchemy import bindparam, update
 
-from holdfast.contracts.errors import StaleLease
+from holdfast.contracts.errors import StaleLease, StoreError
 from holdfast.contracts.rollout import AttemptState, Backoff, Claim
+from holdfast.store import queue, schema
 from holdfast.store.store import Store, open_store
 from tests.conftest import Files
 from tests.drills import journal, picture, roles
@@ -127,6 +129,17 @@ def test_a_worker_that_writes_past_the_fence_is_found(story: Story) -> None:
     stale = story.findings().stale
     assert any(text.startswith(f"add of attempt {token}") for text in stale)  # from the journal
     assert any(text.startswith(f"span 9 of attempt {token}") for text in stale)  # and from the store alone
+
+
+def test_a_late_end_that_the_schema_alone_refuses_is_found(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    unfenced = update(schema.attempts).where(schema.attempts.c.key == bindparam("token"))
+    ended = {"status": bindparam("status"), "ended_at": bindparam("now"), "error": bindparam("error")}
+    unfenced = unfenced.values(**ended, output=bindparam("output")).returning(schema.attempts.c.rollout)
+    monkeypatch.setattr(queue, "END_ATTEMPT", unfenced)
+    with open_store(story.url) as opened, pytest.raises(StoreError, match="illegal move"):
+        roles.succeed(Witness(opened, story.journal), story.zombie.attempt).result()
+    (stale,) = story.findings().stale
+    assert stale.startswith(f"finish of attempt {story.zombie.attempt.token} by story") and "no fence" in stale
 
 
 def test_a_worker_that_was_written_off_and_writes_before_anybody_has_its_rollout_is_found(story: Story) -> None:

@@ -66,6 +66,28 @@ class Guided:
         return Observation(values, mask, is_right.astype(np.int64))
 
 
+class Recalled(Guided):
+    """The sign is shown with the first step of an episode only, and holds for all of it: it has to be remembered. The
+    script knows it, and never errs."""
+
+    def step(self, actions: NDArray[Any]) -> StepResult:
+        reward = (actions == self._signs()).astype(np.float64)
+        found = super().step(actions)
+        return StepResult(found.observation, reward, found.terminated, found.truncated, found.final)
+
+    def _signs(self) -> NDArray[np.int64]:
+        at, self._age = self._age, self._age - self._age % AGE
+        signs = (self._values()[:, 0] > 0).astype(np.int64)
+        self._age = at
+        return signs
+
+    def _view(self) -> Observation:
+        seen = super()._view()
+        shown = np.where(self._age % AGE == 0, 2 * self._signs() - 1, 0)
+        values = np.stack([shown, seen.values[:, 1]], axis=1).astype(np.float32)
+        return Observation(values, seen.mask, self._signs())
+
+
 class GuidedMaker:
     name = "guided"
 
@@ -78,6 +100,16 @@ class GuidedMaker:
 
     def training_env(self, count: int) -> Guided:
         return Guided(count)
+
+
+class RecalledMaker(GuidedMaker):
+    name = "recalled"
+
+    def vector_env(self, count: int) -> Recalled:
+        return Recalled(count)
+
+    def training_env(self, count: int) -> Recalled:
+        return Recalled(count)
 
 
 class Unguided(Guided):

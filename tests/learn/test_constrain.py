@@ -29,7 +29,7 @@ from holdfast.policies.lm import ModelShape, Transformer
 from tests.learn.attempts import attempt, call, signal
 
 torch.set_num_threads(1)
-PLAIN = {"scale": True, "leave_one_out": False, "mix": 0.0, "lam": 1.0}
+PLAIN = {"scale": True, "mix": 0.0}
 
 
 def member(name: str, reward: float, cost: float | None, *, completion: int = 5) -> Experience:
@@ -149,7 +149,7 @@ def test_the_turn_that_was_unsafe_is_the_one_that_is_lowered() -> None:
         return attempt(name, call([1], [2]), call([1, 2, 3], [4]), signals=signals, task="t")
 
     team = [two("a", (1.0, 0.0)), two("b", (0.0, 0.0))]
-    dear = cost_credit(team, "safety_cost", scale=True, leave_one_out=False, mix=1.0, lam=0.0)
+    dear = cost_credit(team, "safety_cost", scale=True, mix=1.0)
     assert [part.tolist() for part in dear] == [[1.0, 0.0], [-1.0, 0.0]]
 
 

@@ -53,7 +53,6 @@ def test_each_attempt_is_judged_by_the_others_at_its_task() -> None:
         "f": pytest.approx([-1.0]),
     }
     assert advantages(group, Grpo(scale=False))["a"] == pytest.approx([0.75])
-    assert advantages(group, Grpo(scale=False, leave_one_out=True))["a"] == pytest.approx([1.0])
 
 
 def test_a_group_without_spread_is_skipped_whole() -> None:
@@ -174,15 +173,15 @@ SHAPING = st.lists(
 VETO = st.sampled_from([(), (signal(1.0, "tampered", weight=2.0),), (signal(1.0, "tampered", weight=0.0),)])
 
 
-@given(st.lists(st.tuples(st.booleans(), SHAPING, VETO), min_size=2, max_size=6), st.booleans(), st.booleans())
+@given(st.lists(st.tuples(st.booleans(), SHAPING, VETO), min_size=2, max_size=6), st.booleans())
 def test_no_failure_ends_above_a_success_however_its_terms_are_normalised(
-    drawn: list[tuple[bool, list[RewardTerm], tuple[RewardTerm, ...]]], scale: bool, leave_one_out: bool
+    drawn: list[tuple[bool, list[RewardTerm], tuple[RewardTerm, ...]]], scale: bool
 ) -> None:
     group = [
         shaped(f"r{place}", *shaping, *veto, success=float(has_passed))
         for place, (has_passed, shaping, veto) in enumerate(drawn)
     ]
-    settings = Grpo(terms="normalised", scale=scale, leave_one_out=leave_one_out, skip_zero_spread=False)
+    settings = Grpo(terms="normalised", scale=scale, skip_zero_spread=False)
     found = advantages(group, settings)
     won = [found[f"r{place}"][0] for place, (has_passed, _, veto) in enumerate(drawn) if has_passed and not veto]
     lost = [found[f"r{place}"][0] for place, (has_passed, _, veto) in enumerate(drawn) if not has_passed or veto]
@@ -225,9 +224,7 @@ MEASURED = st.lists(st.floats(-50, 50), min_size=TURNS, max_size=TURNS)
     st.builds(
         Grpo,
         mix=st.floats(0, 1),
-        lam=st.floats(0, 1),
         scale=st.booleans(),
-        leave_one_out=st.booleans(),
         terms=st.sampled_from(["sum", "normalised"]),
         skip_zero_spread=st.just(False),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from holdfast.learn.imitate import KIND, Samples, agreement, check_samples, cove
 from holdfast.learn.ppo import Adam
 from holdfast.policies.nets import ActorCritic, Body
 from holdfast.policies.weights import Manifest
-from tests.learn.guided import Guided, Unguided
+from tests.learn.guided import Guided, Recalled, Unguided
 
 SEED = 7
 
@@ -34,6 +35,25 @@ def test_a_clone_does_what_the_script_does_where_it_never_was() -> None:
     found = agreement(net, unseen, Guided.action_names, np.bincount(samples.actions, minlength=3))
     assert loss < 0.1 and found.accuracy > 0.95 and found.macro_recall > 0.95
     assert set(found.recall) == {"left", "right"}  # of what the script does; the third is never possible
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_what_was_seen_earlier_is_cloned_only_by_a_network_that_remembers(memory: bool, tmp_path: Path) -> None:
+    """A sign is shown once in four steps; who forgets it is right there, and half of the time elsewhere."""
+    net = ActorCritic(Body(observation=2, actions=3, width=16, memory=memory), seed=1)
+    how: dict[str, Any] = {"steps": 200, "share": 0, "memory": memory, "rng": np.random.default_rng(0)}
+    samples = demonstrate(Recalled(8), None, seed=SEED, label_rate=0.5, **how)
+    unseen = demonstrate(Recalled(4), None, seed=999, label_rate=1, **how)
+    if memory:
+        assert samples.first is not None and samples.first.shape == (200, 8)  # half of the seats, all of their steps
+        samples.save(tmp_path / "data", Manifest(kind=KIND, shape={}, step=1, created_at=1.0))
+        again = Samples.load(tmp_path / "data")
+        assert np.array_equal(again.first, samples.first) and len(again) == len(samples) == 200 * 8
+        samples = again
+    adam = Adam([*([] if net.gru is None else net.gru.parameters()), *net.actor.parameters()])
+    fit(net, adam, [samples], epochs=12, minibatch=128, lr=(2e-2, 1e-3), rng=np.random.default_rng(1))
+    found = agreement(net, unseen, Recalled.action_names, np.bincount(samples.rows().actions, minlength=3))
+    assert found.rows == len(unseen) and (found.accuracy > 0.95 if memory else found.accuracy < 0.75)
 
 
 def test_the_rare_action_is_told_apart_though_it_is_never_the_likeliest() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from math import exp
 from typing import Any
 
 import numpy as np
@@ -11,15 +10,12 @@ import torch
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall
-from holdfast.learn.batch import PLAIN, SampleFilter, SkipReason
 from holdfast.learn.sft import (
     SFT,
     Dataset,
     Example,
-    ImitationConfig,
     SkippedRows,
     divide,
-    imitate,
     portions,
     read_examples,
     recorded,
@@ -33,7 +29,7 @@ from holdfast.policies.chat_template import ByteTemplate, ChatTemplate, JinjaTem
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.model import folder_of
 from holdfast.policies.tokens import END, prompt, render
-from tests.learn.attempts import attempt, call, signal
+from tests.learn.attempts import attempt, signal
 
 torch.set_num_threads(1)
 PAIRS = (("one", "eins"), ("two", "zwei"), ("three", "drei"))
@@ -69,21 +65,6 @@ def test_only_what_the_assistant_says_weighs_anything() -> None:
         True,
     ]  # <user> q <end> <assistant> a <end>
     assert samples.weights.tolist() == [0.0, 0.0, 0.0, 0.0, 1.0, 1.0]
-
-
-def test_the_best_attempts_are_imitated_by_what_they_were_worth() -> None:
-    calls = call([1], [2, 3], sampling={"temperature": 0.5}, forced=[1])
-    attempts = [
-        attempt("good", calls, signals=[signal(1.0)]),
-        attempt("fair", calls, signals=[signal(0.5)]),
-        attempt("bad", calls, signals=[signal(0.0)]),
-    ]
-    samples, reasons = imitate(attempts, SampleFilter(), ImitationConfig(least=0.5, temperature=0.25))
-    assert samples is not None and samples.weights is not None
-    assert samples.rollouts == ("good", "fair")
-    assert samples.weights.tolist() == pytest.approx([0, 1, 0, 0, exp(-2), 0])
-    assert samples.rules == (PLAIN,) and samples.logprobs is None  # however it was sampled
-    assert reasons == {"good": None, "fair": None, "bad": SkipReason.ZERO_WEIGHT}
 
 
 def test_portions_pass_over_everything_and_can_be_taken_up_again() -> None:
@@ -337,28 +318,18 @@ def test_only_good_train_attempts_are_learnt_from_and_the_others_are_counted() -
     assert set(skipped.first.values()) == {"poor", "unscored", "failed", "measured", "silent", "long"}
 
 
-def test_sequences_weigh_as_much_as_they_are_told_and_long_ones_are_left_out_whole() -> None:
+def test_sequences_weigh_where_they_are_marked() -> None:
     pairs = [([1, 2], [False, True]), ([3, 4, 5], [False, True, True])]
-    samples = sequences(pairs, weights=[0.5, 2.0])
-    assert samples.weights is not None and samples.weights.tolist() == [0.0, 0.5, 0.0, 2.0, 2.0]
-    assert samples.bounds.tolist() == [0, 2, 5] and sequences(pairs, max_tokens=2).ids.tolist() == [1, 2]
+    samples = sequences(pairs)
+    assert samples.weights is not None and samples.weights.tolist() == [0.0, 1.0, 0.0, 1.0, 1.0]
+    assert samples.bounds.tolist() == [0, 2, 5] and samples.ids.tolist() == [1, 2, 3, 4, 5]
     for why, wrong in (
-        ("too long", lambda: sequences(pairs[1:], max_tokens=2)),
+        ("no sequence", lambda: sequences([])),
         ("2 ids, 1 marks", lambda: sequences([([1, 2], [True])])),
-        ("weight", lambda: sequences(pairs[:1], weights=[float("nan")])),
         ("portions", lambda: next(portions(sequences(pairs), 0, seed=0))),
     ):
         with pytest.raises(BadInput, match=why):
             wrong()
-
-
-def test_demonstrations_need_neither_rewards_nor_log_probs_but_must_be_of_the_train_split_and_whole() -> None:
-    shown = call([1], [2], logprobs=None, sampling={"temperature": 0.0})
-    attempts = [attempt("b", shown, split=Split.TEST), attempt("c", shown, state=RolloutState.DEAD)]
-    skipped = {"b": SkipReason.WRONG_SPLIT, "c": SkipReason.FAULT}
-    samples, reasons = imitate([attempt("a", shown, signals=None), *attempts], SampleFilter())
-    assert samples is not None and samples.tokens == 1 and reasons == {"a": None, **skipped}
-    assert imitate(attempts, SampleFilter()) == (None, skipped)
 
 
 def test_what_the_assistant_says_is_learnt_after_the_very_prompt_that_the_model_is_asked_with(

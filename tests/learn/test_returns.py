@@ -113,7 +113,7 @@ def test_every_function_keeps_the_floating_type(dtype: Any) -> None:
     others = (
         normalise(advantages),
         group_relative(s["rewards"]),
-        turn_credit(s["rewards"][:, 0], 1.0, lam=0.5, mix=0.5),
+        turn_credit(s["rewards"][:, 0], 1.0, mix=0.5),
     )
     assert {a.dtype for a in (advantages, returns, *others)} == {np.dtype(dtype)}
 
@@ -174,9 +174,6 @@ def test_group_advantages_are_those_worked_by_hand() -> None:
     plain = [[0.5, -0.5, -0.5, 0.5], [3, -1, -1, -1], [0, 0, 0, 0]]
     assert_allclose(group_relative(rewards), scaled, **EXACT)
     assert_allclose(group_relative(rewards, scale=False), plain, **EXACT)
-    # less the mean of the three others: 1 − ⅓, 0 − ⅔; 4 − 0, 0 − 4/3
-    others = [[2 / 3, -2 / 3, -2 / 3, 2 / 3], [4, -4 / 3, -4 / 3, -4 / 3], [0, 0, 0, 0]]
-    assert_allclose(group_relative(rewards, scale=False, leave_one_out=True), others, **EXACT)
 
 
 def test_ids_in_any_order_give_what_rows_give() -> None:
@@ -190,16 +187,15 @@ def test_ids_in_any_order_give_what_rows_give() -> None:
 eighths = st.integers(-80, 80).map(lambda n: n / 8.0)  # exact when added to and multiplied by two
 
 
-@given(st.lists(st.tuples(eighths, st.integers(0, 3)), min_size=1, max_size=16), eighths, st.booleans(), st.booleans())
+@given(st.lists(st.tuples(eighths, st.integers(0, 3)), min_size=1, max_size=16), eighths, st.booleans())
 def test_a_shift_of_all_rewards_changes_nothing_and_a_scale_nothing_but_the_unscaled(
-    pairs: list[tuple[float, int]], shift: float, scale: bool, leave_one_out: bool
+    pairs: list[tuple[float, int]], shift: float, scale: bool
 ) -> None:
     rewards, ids = np.array([r for r, _ in pairs]), np.array([g for _, g in pairs])
-    ways = {"scale": scale, "leave_one_out": leave_one_out}
-    advantages = group_relative(rewards, ids, **ways)
-    assert_allclose(group_relative(rewards + shift, ids, **ways), advantages, rtol=0.0, atol=1e-11)
+    advantages = group_relative(rewards, ids, scale=scale)
+    assert_allclose(group_relative(rewards + shift, ids, scale=scale), advantages, rtol=0.0, atol=1e-11)
     by = 1.0 if scale else 1024.0
-    assert_array_equal(group_relative(rewards * 1024.0, ids, **ways), advantages * by)
+    assert_array_equal(group_relative(rewards * 1024.0, ids, scale=scale), advantages * by)
     sums = np.bincount(ids, weights=advantages)
     assert_allclose(sums, 0.0, atol=1e-10)  # what one gains, the others of its group lose
 
@@ -221,19 +217,18 @@ def test_unscored_rewards_and_wrong_shapes_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "lengths", "lam", "mix"),
+    ("outcomes", "lengths", "mix"),
     [
-        (np.zeros(1), np.array([3]), 0.5, 0.5),  # one turn belongs to nobody
-        (np.zeros(1), np.array([3, 1]), 0.5, 0.5),  # an episode without an outcome
-        (np.zeros(2), np.array([5, -1]), 0.5, 0.5),
-        (np.zeros(2), None, 0.5, 0.5),
-        (0.0, None, 1.5, 0.5),
-        (0.0, None, 0.5, -0.1),
+        (np.zeros(1), np.array([3]), 0.5),  # one turn belongs to nobody
+        (np.zeros(1), np.array([3, 1]), 0.5),  # an episode without an outcome
+        (np.zeros(2), np.array([5, -1]), 0.5),
+        (np.zeros(2), None, 0.5),
+        (0.0, None, -0.1),
     ],
 )
-def test_turn_credit_refuses(outcomes: Any, lengths: Any, lam: float, mix: float) -> None:
+def test_turn_credit_refuses(outcomes: Any, lengths: Any, mix: float) -> None:
     with pytest.raises(BadInput):
-        turn_credit(np.zeros(4), outcomes, lengths, lam=lam, mix=mix)
+        turn_credit(np.zeros(4), outcomes, lengths, mix=mix)
 
 
 # --- normalise, then sum -----------------------------------------------------------------------------------------
@@ -258,23 +253,20 @@ def test_terms_that_do_not_fit_are_refused() -> None:
 
 def test_groups_without_spread_and_groups_of_one_give_exactly_zero() -> None:
     sums = np.array([[0.1 + 0.2, 0.3, 0.3], [1e9 + 0.1, 1e9 + 0.1, 1e9 + 0.1]])  # equal but for the rounding
-    for leave_one_out in (False, True):
-        assert not group_relative(sums, leave_one_out=leave_one_out).any()
-        assert not group_relative(np.array([5.0]), np.array([0]), leave_one_out=leave_one_out).any()
+    assert not group_relative(sums).any()
+    assert not group_relative(np.array([5.0]), np.array([0])).any()
     tiny = np.asarray([[0.0, 2e-290]])  # a spread whose square is nothing is none
     assert not group_relative(tiny).any() and group_relative(tiny, scale=False).any()
 
 
 def test_turn_credit_is_the_one_worked_by_hand_and_episodes_do_not_touch() -> None:
-    # λ = ½: G = (1 + ½·(0 + ½·4), 0 + ½·4, 4) = (2, 2, 4); outcome 10; a quarter of the turns' own
-    turns = np.array([1.0, 0.0, 4.0])
-    assert_allclose(turn_credit(turns, 10.0, lam=0.5, mix=0.25), [8.0, 8.0, 8.5], **EXACT)
-    assert_array_equal(turn_credit(turns, 10.0, lam=0.5, mix=0.0), [10.0, 10.0, 10.0])
-    assert_array_equal(turn_credit(turns, 10.0, lam=0.0, mix=1.0), turns)
-    assert_array_equal(turn_credit(turns, 10.0, lam=1.0, mix=1.0), [5.0, 4.0, 4.0])
+    turns = np.array([1.0, 0.0, 4.0])  # outcome 10; a quarter of the turns' own
+    assert_allclose(turn_credit(turns, 10.0, mix=0.25), [7.75, 7.5, 8.5], **EXACT)
+    assert_array_equal(turn_credit(turns, 10.0, mix=0.0), [10.0, 10.0, 10.0])
+    assert_array_equal(turn_credit(turns, 10.0, mix=1.0), turns)
     outcomes, lengths = np.array([10.0, 7.0, 0.0]), np.array([3, 0, 1])
-    credit = turn_credit(np.array([*turns, 2.0]), outcomes, lengths, lam=0.5, mix=0.25)
-    assert_allclose(credit, [8.0, 8.0, 8.5, 0.5], **EXACT)
+    credit = turn_credit(np.array([*turns, 2.0]), outcomes, lengths, mix=0.25)
+    assert_allclose(credit, [7.75, 7.5, 8.5, 0.5], **EXACT)
 
 
 def test_terms_are_normalised_within_their_stratum_before_they_are_summed() -> None:

@@ -26,7 +26,7 @@ from holdfast.pipeline.run import Control, RunSpec
 from holdfast.policies import weights
 from holdfast.policies.network import Network, Scripted
 from holdfast.store.store import Store, open_store
-from tests.learn.guided import Guided, GuidedMaker, Unguided
+from tests.learn.guided import Guided, GuidedMaker, Recalled, RecalledMaker, Unguided
 from tests.pipeline.scene import ran
 from tests.pipeline.test_control import steps_of
 
@@ -121,6 +121,47 @@ async def test_left_in_the_middle_and_taken_up_it_ends_in_the_same_bytes(
     status = await ran(fresh, school(), resume=left.run_id)
     store, run = unbroken
     assert status.run_state is RunState.COMPLETED and steps_of(fresh, status.run_id) == steps_of(store, run)
+
+
+REMEMBERING = replace(SCHOOL, memory=True, epochs=20, minibatch=256)
+
+
+def remembering() -> RunSpec:
+    return school(env=RecalledMaker(), algorithm=REMEMBERING, name="recalled")
+
+
+@pytest.fixture(scope="module")
+def remembered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The steps of a run that nobody stopped, of a network with a memory."""
+    with open_store(tmp_path_factory.mktemp("remembered") / "store.db", create=True) as store:
+        run = asyncio.run(ran(store, remembering())).run_id
+        return steps_of(store, run)
+
+
+def test_a_network_that_remembers_clones_what_was_seen_earlier(remembered: dict[str, Any]) -> None:
+    assert remembered["0/1/learn"]["agreement"]["accuracy"] > 0.95  # without a memory it would be 0.62
+    assert [one["action"] for one in remembered["0/2/learn"]["anneal"]["windows"]] == ["advance", "done"]
+    assert remembered["0/3/learn"]["phase"] == "play 1" and remembered["0/4/learn"]["update"]["restored"] is None
+    assert School.from_record(json.loads(json.dumps(REMEMBERING.record()))).memory
+    assert "memory" not in SCHOOL.record()["school"]  # runs of before are the same as they were
+
+
+@pytest.mark.parametrize("at", [300, 900])  # in DAgger, in practice
+async def test_a_network_that_remembers_is_resumed_exactly(
+    at: int, remembered: dict[str, Any], fresh: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, here, played = Control(), asyncio.get_running_loop(), iter(range(10**9))
+
+    def hook() -> None:
+        if next(played) == at:
+            here.call_soon_threadsafe(asked.stop)
+
+    monkeypatch.setattr(Recalled, "hook", staticmethod(hook))
+    left = await ran(fresh, remembering(), asked)
+    monkeypatch.undo()
+    assert left.run_state is RunState.CANCELLED
+    status = await ran(fresh, remembering(), resume=left.run_id)
+    assert steps_of(fresh, status.run_id) == remembered
 
 
 def test_a_run_is_the_same_again_from_its_settings() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import numpy as np
@@ -296,6 +297,21 @@ async def test_a_keeper_that_is_stopped_goes_on_where_it_was(
     play(line, GOOD, n=ENOUGH // 2)  # … the other half after it
     await keeping(lambda: line.at(2).share == 50)
     assert said[-1].release.id == "sprout@2"
+
+
+async def test_a_clock_that_is_set_while_it_looks_does_not_send_it_to_sleep(
+    file_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(canary_controller, "LOOK_S", 0.01)
+    line, said, hours = Line(file_store, 2), list[Looked](), itertools.count()
+    line.go(2, Stage.CANARY, 5)
+    clock: Any = lambda: line.now * 1e-6 + 3600.0 * next(hours)  # noqa: E731  an hour later each time it is asked
+    task = asyncio.create_task(run_controller(file_store, POLICY, LIMITS, clock=clock, observe=said.append))
+    async with asyncio.timeout(60):
+        while len(said) < 3:
+            assert not task.done()
+            await asyncio.sleep(0.005)
+    await over(task)
 
 
 async def test_it_wakes_up_when_a_version_sets_out(file_store: Store) -> None:

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from holdfast.cli.calibrate import traffic_table
 from holdfast.contracts.errors import BadInput
-from holdfast.operate.guard_attacks import ATTACKS, Attack, AttackRate, as_markdown, attack_rate, attack_row
+from holdfast.operate.guard_attacks import ATTACKS, Attack, AttackRate, attack_rate, attack_row
 
 FEW = 4
 BY_NAME = {attack.name: attack for attack in ATTACKS}
@@ -45,6 +46,6 @@ def test_an_arm_that_tells_less_is_not_promoted(name: str) -> None:
 def test_the_rows_have_names_of_their_own_and_make_a_table() -> None:
     assert len(BY_NAME) == len(ATTACKS)
     row = small("A/B equal")
-    assert as_markdown([row]).splitlines()[2].startswith("| A/B equal | two equal arms | no promotion | ")
+    assert traffic_table([row]).splitlines()[2].startswith("| A/B equal | two equal arms | no promotion | ")
     with pytest.raises(BadInput, match="experiments = 3"):
         attack_row(0, experiments=3, alpha=0.05, seed=0)

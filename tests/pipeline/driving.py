@@ -82,12 +82,16 @@ class Watched:
     resume: str | None = None
     features: FlagsAfter = lambda done: ALL_ON
     slow_s: float = 0.0  # how long an observer takes
+    jumps_s: float = 0.0  # by which the clock is set while an observer has the second status
     seen: threading.Event | None = None  # what an observer waits for, from its second look on
     is_stuck: bool = False
+    _ahead_s: float = 0.0
 
     def observe(self, status: Status) -> None:
         time.sleep(self.slow_s)
         self.statuses.append(status)
+        if len(self.statuses) == 2:
+            self._ahead_s = self.jumps_s
         if self.seen is not None and len(self.statuses) > 1:
             self.is_stuck = True
             assert self.seen.wait(PATIENCE_S)
@@ -97,7 +101,7 @@ class Watched:
             self.store,
             self.spec,
             self.control,
-            clock=time.time,
+            clock=lambda: time.time() + self._ahead_s,
             observe=self.observe,
             who="test",
             salt="abcd",

@@ -20,7 +20,7 @@ from holdfast.contracts.trace import ModelCall
 from holdfast.operate.switches import conclude, flag_reader, ruling_of
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import Endpoints, Runtime, StepContext
-from holdfast.pipeline.run import DurableRun, FlagsAfter
+from holdfast.pipeline.run import DurableRun, FlagsAfter, RunSpec
 from holdfast.policies.prompt import Prompt
 from holdfast.promote.experiment import KIND, Design, ExperimentCall, arms_of, settings_of
 from holdfast.promote.flags import SWITCHES, Snapshot, features, snapshot
@@ -28,7 +28,8 @@ from holdfast.reward import ready
 from holdfast.reward.scorers import Scorer, combine
 from holdfast.store.store import Store
 from holdfast.workloads.tooluse.score import scorer as tooluse_scorer
-from tests.pipeline.driving import Watched, spec_of
+from tests.collect.scene import until
+from tests.pipeline.driving import Gate, Watched, spec_of
 
 BEFORE = "def price(n):\n    return n * 2\n"
 FIXED = "def price(n):\n    return n * 3\n"
@@ -152,6 +153,25 @@ async def test_a_percentage_is_one_of_tasks_and_attempts_at_one_task_are_treated
     kept = [one for one in rollouts if store.budgets.get(store.views.attempts(one.id)[0].token) is not None]
     assert {one.name for one in kept} == {name for name, off in without.items() if off is None}
     assert 30 <= len(kept) <= 90  # of 200; 60 are meant
+
+
+async def test_a_run_that_was_stopped_goes_on_where_a_flag_was_switched_off_meanwhile(store: Store) -> None:
+    """Tasks that are in the queue keep the features that they were given; a Conflict would end the run for good."""
+    gate = Gate()
+
+    def spec() -> RunSpec:
+        runtime = Runtime(gate, scored_plainly(), Endpoints(), has_budgets=True)
+        return replace(spec_of(Program({"prompt": "1"}, {"prompt": "2"})), runtime=runtime)
+
+    stopped = Watched(store, spec(), features=lambda done: seen())
+    async with stopped.going():
+        await until(lambda: gate.held)
+        stopped.control.stop()
+    gate.opened.set()
+    off = seen(made(SWITCHES["budgets"], killed=True))
+    status = await Watched(store, spec(), resume=stopped.run_id, features=lambda done: off).run()
+    assert status.run_state is RunState.COMPLETED, status.error
+    assert [one.metadata.get(WITHOUT) for one in store.views.rollouts(status.run_id)] == [None, None]
 
 
 def scored_plainly() -> Any:

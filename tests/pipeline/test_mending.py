@@ -97,6 +97,16 @@ async def test_what_is_read_is_verified_and_made_anew_even_if_learning_is_switch
     assert second is not None and second.body["skipped"] == "learning is switched off"
 
 
+async def test_what_was_queued_before_a_feature_was_switched_off_keeps_it(store: Store, base: str) -> None:
+    run = await stopped(store, base, "run practice 0")
+    before = {one.name: one.metadata for one in store.views.rollouts(run, most=100)}
+    status = await ran(store, model_spec(base), resume=run, features=ALL_OFF)
+    assert status.run_state is RunState.COMPLETED and before
+    after = {one.name: one.metadata for one in store.views.rollouts(run, most=100)}
+    assert {name: after[name] for name in before} == before
+    assert any("without" in given for name, given in after.items() if name not in before)
+
+
 async def test_a_full_disk_fails_the_run_and_with_room_it_goes_on_to_the_same_bytes(
     store: Store, base: str, made: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

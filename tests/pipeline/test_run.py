@@ -28,6 +28,7 @@ from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, StaleLeas
 from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.rollout import AttemptState, RolloutState, Split, Task
 from holdfast.contracts.run import DesiredState, RunState, Status, StepRecord, this_process
+from holdfast.operate import views
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.run import Control, DurableRun, assist, drive
 from holdfast.policies.prompt import Prompt
@@ -104,6 +105,15 @@ async def test_a_program_that_is_done_is_completed(store: Store) -> None:
     assert ended == {"end": "completed", "error": None}
 
 
+async def test_looking_at_a_run_of_many_tasks_reads_none_of_them(store: Store) -> None:
+    given = {"seed": 3, "optimize": [{"prompt": f"task {n}", "expected": "x" * 40} for n in range(20_000)]}
+    status = await Watched(store, spec_of(all_of(work(2)), settings=given)).run()
+    kept = store.runs.get(status.run_id).settings
+    assert kept["seed"] == 3 and kept["optimize"]["count"] == 20_000
+    assert len(json.dumps(views.run(store, status.run_id, now=time.time()), default=str)) < 64 * 1024  # megabytes once
+    assert store.whole(kept) == given
+
+
 async def odd(task: int, context: Context) -> int:
     return 1 // (task % 2)
 
@@ -177,6 +187,15 @@ async def test_the_last_word_is_the_last_however_slow_its_observer_is(store: Sto
     assert watched.told() == [RunState.RUNNING, RunState.COMPLETED]
     moments = [status.updated_unix_ms for status in watched.statuses]
     assert moments == sorted(moments)
+
+
+async def test_a_clock_that_is_set_does_not_silence_the_status(store: Store) -> None:
+    gate = Gate()
+    watched = Watched(store, spec_of(all_of(work(2)), gate, report_s=0.001), jumps_s=3 * 3600.0)
+    async with watched.going():
+        await until(lambda: len(watched.statuses) > 4)
+        gate.opened.set()
+    assert watched.statuses[-1].succeeded == 2
 
 
 @pytest.mark.parametrize("is_refused", [False, True], ids=["that ended", "that was refused"])

@@ -7,8 +7,6 @@ import asyncio
 import json
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,6 +31,7 @@ from holdfast.store.store import Store, open_store
 from tests.collect.scene import until
 from tests.conftest import Files
 from tests.pipeline.scene import drive, ran
+from tests.warm import Warm
 
 WORDS = ("oak", "elm", "ash", "fir", "yew", "bay", "fig", "box")
 HOW = SFT(lr=3e-2, epochs=6, batch=4, save_every=3, held_out=0.25)
@@ -118,8 +117,8 @@ def test_a_run_that_is_killed_while_it_learns_and_resumed_ends_in_the_same_bytes
 ) -> None:
     at, recorded = tmp_path / "store" / "store.sqlite", 6
     given = ["--lr", "3e-2", "--epochs", "6", "--batch", "4", "--save-every", "3", "--held-out", "0.25"]
-    command = [sys.executable, "-m", "holdfast.cli", "policy", "train"]
-    process = subprocess.Popen([*command, model.name, str(file), *given, "--store", str(at)])
+    command = ["-m", "holdfast.cli", "policy", "train"]
+    process = Warm([*command, model.name, str(file), *given, "--store", str(at)])
     deadline = time.monotonic() + 300
     while _recorded(at) < recorded and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -302,9 +301,7 @@ def test_a_private_run_that_is_killed_spends_as_much_as_one_that_is_not(
     private = {"epsilon": 4.0, "clip": 0.5, "deterministic": True}
     config.write_text(json.dumps({"model": model.name, "sft": {"examples": file.name, **block}, "privacy": private}))
     at = tmp_path / "store" / "store.sqlite"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast.cli", "policy", "train", "--config", str(config), "--store", str(at)]
-    )
+    process = Warm(["-m", "holdfast.cli", "policy", "train", "--config", str(config), "--store", str(at)])
     deadline = time.monotonic() + 300
     while _recorded(at) < 5 and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)

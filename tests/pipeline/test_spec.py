@@ -51,7 +51,7 @@ from holdfast.policies.model import Model
 from holdfast.policies.prompt import Prompt
 from holdfast.reward import ready
 from holdfast.reward.safety import SafetyPolicy
-from holdfast.reward.scorers import Scorer, combine
+from holdfast.reward.scorers import Scorer, combine, with_safety
 from holdfast.store.artifacts import FolderArtifacts
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.arithmetic import agent as arithmetic
@@ -269,7 +269,7 @@ def test_a_proof_measures_safety_unless_that_is_waived_or_the_score_does_it_itse
 def test_judges_in_a_runs_reward_are_given_the_stores_calibrations_through_every_wrapper() -> None:
     judge: Any = ready.judge(no_model)
     known: Any = ["a calibration"]
-    score = SafeguardedScorer(TaskScore(combine([Scorer(judge, gate=True)])), SafetyPolicy())
+    score = SafeguardedScorer(with_safety(TaskScore(combine([Scorer(judge, gate=True)]))), SafetyPolicy())
     Runtime(echo, score, Endpoints(lambda _: None)).calibrate_by(known)
     assert judge.made.calibrations == ("a calibration",)
     Runtime(echo, exact_match, Endpoints(lambda _: None)).calibrate_by(known)  # no judge: nothing to do

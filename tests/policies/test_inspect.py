@@ -35,3 +35,16 @@ def test_an_action_that_is_not_allowed_cannot_be_explained(action: int) -> None:
     net = ActorCritic(Body(observation=3, actions=4, width=8), seed=1)
     with pytest.raises(BadInput, match=f"action {action}"):
         explain(net, np.zeros(3, np.float32), np.array([True, False, True, True]), action=action)
+
+
+def test_what_a_network_remembers_is_part_of_its_choice_and_not_of_the_shares() -> None:
+    net = ActorCritic(Body(observation=3, actions=4, width=8, memory=True), seed=1)
+    with torch.no_grad():
+        net.actor[4].weight.mul_(200)
+    seen, first = np.array([0.8, -0.5, 0.9], np.float32), np.zeros(1, np.bool_)
+    hidden = torch.linspace(-1.0, 1.0, 8)
+    found = explain(net, seen, hidden=hidden)
+    policy, _ = action_distribution(net, Observation(seen[None]), hidden[None], first)
+    assert found.probabilities == pytest.approx(policy.log_p.exp()[0].detach().numpy(), abs=1e-6)  # type: ignore[union-attr]
+    assert abs(found.gap) < 0.05 and np.abs(found.saliency).min() > 0.0
+    assert explain(net, seen).probabilities != pytest.approx(found.probabilities, abs=1e-3)  # it forgot

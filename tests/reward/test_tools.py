@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import Span
+from holdfast.reward.tools import SHARES as TOOL
 from holdfast.reward.tools import CallMark, fits, is_busy, marks, problems, schemas_of, signals
-from holdfast.reward.turns import TOOL
 from tests.reward.conversation import SCHEMAS, calc, lookup, talk, tool
 
 QUESTION = "What is oak.price times oak.stock? If unsure: unknown."

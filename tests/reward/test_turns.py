@@ -12,7 +12,8 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import TURN_REWARD, RewardBreakdown, RewardTerm
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
 from holdfast.reward.breakdown import OutcomeGate, total
-from holdfast.reward.turns import TOOL, TURN, TurnRewards
+from holdfast.reward.tools import SHARES as TOOL
+from holdfast.reward.turns import TURN, TurnRewards
 from tests.reward.conversation import SCHEMAS, Talk, calc, lookup, talk, tool
 
 PRICE = lookup("oak.price", "17")

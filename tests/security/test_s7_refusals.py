@@ -13,7 +13,8 @@ from holdfast.contracts.commands import Role
 from holdfast.operate.app import MOST_STREAMS
 from holdfast.operate.auth import Caller
 from holdfast.store.store import Store
-from holdfast.workloads.townobserver import AuditFile, TownCommandService
+from holdfast.workloads.townaudit import AuditFile
+from holdfast.workloads.townobserver import TownCommandService
 from tests.conftest import Clock
 from tests.operate.room import PATIENCE_S, Room, serving
 

@@ -13,7 +13,7 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -334,7 +334,10 @@ def test_a_forked_child_cannot_use_its_parents_store_nor_spoil_it(url: str) -> N
 
 
 def test_a_snapshot_sees_one_moment(store: Store) -> None:
-    count, add = sqlalchemy.text("SELECT count(*) FROM pulse"), sqlalchemy.text("INSERT INTO pulse VALUES ('x', 0)")
+    count, add = (
+        sqlalchemy.text("SELECT count(*) FROM pulse WHERE topic NOT LIKE 'commit %'"),
+        sqlalchemy.text("INSERT INTO pulse VALUES ('x', 0)"),
+    )
     n = len(TOPICS) + 1  # and the counter of commits
 
     def look(view: Transaction) -> list[int]:
@@ -639,6 +642,36 @@ def test_a_commit_that_nobody_answered_is_looked_up_and_not_done_twice(opened: S
     opened.ledger.append("note", {}, who="test", now=clock.now).result()
     opened.ledger.append("note", {}, who="test", now=clock.now).result()
     assert opened.ledger.verify() == 2
+
+
+class LostByACrash(CutAfterCommit):
+    """A server that crashed with what it had not yet synced, and gave its number to another, or to nobody yet."""
+
+    def __init__(self, session: Any, number: Callable[[], int]) -> None:
+        super().__init__(session._connection)
+        self._session, self._renumber = session, number
+
+    def execute(self, text: str, *given: Any) -> Any:
+        if text != "COMMIT":
+            return self._connection.execute(text, *given)
+        self._connection.close()
+        self._session._number = self._renumber()
+        raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+
+@pytest.mark.parametrize("is_reused", [True, False])
+def test_a_commit_that_a_crash_took_is_done_again_though_its_number_is_anothers(
+    opened: Store, server_url: str, clock: Clock, is_reused: bool
+) -> None:
+    def number() -> int:
+        with psycopg.connect(server_url) as other:
+            return int(other.execute("SELECT txid_current()").fetchone()[0]) if is_reused else 2**40  # type: ignore[index]
+
+    session: Any = opened.db._writer._session
+    opened.ledger.append("note", {"n": 1}, who="test", now=clock.now).result()
+    session._connection = LostByACrash(session, number)
+    opened.ledger.append("note", {"n": 2}, who="test", now=clock.now).result()
+    assert [one.body["n"] for one in opened.ledger.entries()] == [1, 2]
 
 
 def test_a_reader_that_was_cut_reads_on(opened: Store, server_url: str, clock: Clock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -78,12 +79,38 @@ def test_telling_in_parts_tells_the_same_and_keeps_the_limits(rows: list[tuple[i
 
 
 def test_no_words_of_harm_are_in_anything_that_can_be_said() -> None:
-    texts = [one for choices in talk.TEMPLATES.values() for one in choices]
-    texts += [*talk.LEAVES_FOR.values(), *talk.BEGINS.values(), *talk.ENDS.values()]
-    texts += [*talk.SAYINGS, *talk.REBUFFS, *talk.THANKS, *talk.GRUMBLES, *talk.GIVEN, *talk.BY_NAME]
-    texts += [one for told in (talk.GOSSIP, talk.HEARSAY) for choices in told.values() for one in choices]
-    assert not [text for text in texts if talk.HARM.search(text)]
+    found = dict.fromkeys(text for _, text in talk.phrases())
+    assert not [text for text in found if talk.HARM.search(text)]
     assert talk.HARM.search("they fought") and talk.HARM.search("Kills")
+    constants = [value for name, value in vars(talk).items() if name.isupper() and name not in ("HARM", "PAIRS")]
+    written = {text for value in constants for text in texts(value) if " " in text.strip()}
+    assert written - {"for reasons of their own"} <= {*found, *talk.LATER, "{trouble_begins}", "{trouble_ends}"}
+
+
+def texts(value: Any) -> list[str]:
+    """All texts within a constant."""
+    if isinstance(value, Mapping):
+        return [text for one in value.values() for text in texts(one)]
+    if isinstance(value, tuple):
+        return [text for one in value for text in texts(one)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_a_users_own_words_are_never_said_either() -> None:
+    own = talk.refusal(["hat", "lovely*", "two who"])
+    for text, is_refused in (
+        ("I like your hat.", True), ("That is all.", False), ("LOVELINESS", False), ("Lovely morning!", True),
+        ("Two who do not get on are asked to meet.", True), ("they fought", True), ("(.*)", False),
+    ):  # fmt: skip
+        assert bool(own.search(text)) is is_refused, text
+    assert talk.refusal(["(.*"]).search("a (.* b") is None  # between signs there is no word
+    (chat,) = events((3, "chat", 5, 9))
+    _, lines = narrate(NarrationState(), [chat], talk.resident, refused=talk.refusal(["talk*", "tells"]))
+    assert lines == ()
+    for tick in range(48):  # every saying has its turn
+        (chat,) = events((tick, "chat", 5, 9))
+        said = talk.converse(chat, talk.resident, lambda seat: [], {}, talk.refusal(["home", "good*", "Jonas"]))
+        assert said is None or not {"home", "good", "jonas"} & set(said[1].lower().strip("?!.").split())
 
 
 def test_a_line_with_a_harmful_name_is_left_out() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.contracts.errors import BadInput, Conflict, NotFound
 from holdfast.town import talk
-from holdfast.town.talk import HARM, LEAVES_FOR, SCENE_PAUSE, Playing, arrival, departure, due, playing
+from holdfast.town.talk import HARM, LEAVES_FOR, SCENE_PAUSE, SceneQueue, arrival, departure, due, scene_queue
 from holdfast.workloads import townlife
 from holdfast.workloads.townlife import Life, Pseudonymizer, Rules, read_rules
 
@@ -163,7 +163,7 @@ def test_schema_and_words_are_there(rules: Rules) -> None:
 
 
 def test_a_scene_is_shown_line_by_line_and_ends() -> None:
-    now = arrival(Playing(), tick=100, seat=2, name="Ada")
+    now = arrival(SceneQueue(), tick=100, seat=2, name="Ada")
     shown = []
     for tick in range(100, 120):
         now, beats = due(now, tick)
@@ -174,7 +174,7 @@ def test_a_scene_is_shown_line_by_line_and_ends() -> None:
 
 
 def test_one_scene_plays_at_a_time_and_then_there_is_a_pause() -> None:
-    now = departure(Playing(), tick=10, seat=1, name="Ben", days=3.2, why="there was no work")
+    now = departure(SceneQueue(), tick=10, seat=1, name="Ben", days=3.2, why="there was no work")
     assert arrival(now, tick=11, seat=2, name="Ada") == now
     over, _ = due(now, 10_000)
     assert arrival(over, tick=over.ready - 1, seat=2, name="Ada") == over
@@ -183,8 +183,8 @@ def test_one_scene_plays_at_a_time_and_then_there_is_a_pause() -> None:
 
 
 def test_what_plays_is_kept_in_a_snapshot() -> None:
-    now = arrival(Playing(), tick=5, seat=2, name="Ada")
-    assert playing(now.plain()) == now
+    now = arrival(SceneQueue(), tick=5, seat=2, name="Ada")
+    assert scene_queue(now.plain()) == now
 
 
 def test_how_long_somebody_stayed_is_said_in_words() -> None:

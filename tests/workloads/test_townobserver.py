@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.contracts.commands import Forbidden, Role, Severity
-from holdfast.contracts.errors import BadInput, BadRecord, Conflict, NotFound, StoreError
+from holdfast.contracts.errors import BadInput, BadRecord, Conflict, NotFound
 from holdfast.operate.auth import Caller
+from holdfast.workloads import townlife
 from holdfast.workloads import townobserver as observer
-from holdfast.workloads.townlife import LIMITS, ROLES
-from holdfast.workloads.townobserver import AuditFile, StaticToken, TooMany, TownAlarms, TownCommandService, TownOrder
+from holdfast.workloads.townaudit import AuditFile, read_audit
+from holdfast.workloads.townlife import LIMITS, ROLES, SHIPPED, read_rules, stage_table, unlocked_stages
+from holdfast.workloads.townobserver import StaticToken, TooMany, TownAlarms, TownCommandService, TownOrder
 from tests.conftest import Clock
+from tests.town.small import small
 
-TORN = b'{"n": 1, "what": "b", "se'
 NEEDS = {"look": "viewer", "rain": "operator", "kill": "admin"}
 
 
@@ -120,86 +120,11 @@ def test_everything_done_or_refused_is_in_the_log_and_it_is_sealed(
         desk.take(order("kill", "operator", "2"))
     with pytest.raises(BadInput):
         desk.take(order("kill", "admin", "3", args={"bad": True}))
-    entries = observer.read_audit(log)
+    entries = read_audit(log)
     assert [(entry["name"], entry["who"], "refused" in entry) for entry in entries] == [
         ("rain", "ann", False), ("kill", "ann", True), ("kill", "ann", True),
     ]  # fmt: skip
     assert entries[0]["args"] == {"ticks": 5} and entries[0]["at"] == clock.now
-
-
-@pytest.mark.parametrize("harm", ["change", "remove", "swap", "junk"])
-def test_a_log_that_was_tampered_with_is_refused(harm: str, log: Path) -> None:
-    audit = AuditFile(log)
-    for number in range(4):
-        audit.add({"what": "order", "value": number})
-    lines = log.read_text().splitlines()
-    if harm == "change":
-        lines[1] = lines[1].replace('"value": 1', '"value": 7')
-    elif harm == "remove":
-        del lines[1]
-    elif harm == "swap":
-        lines[1], lines[2] = lines[2], lines[1]
-    else:
-        lines[1] = "{}"
-    log.write_text("\n".join(lines) + "\n")
-    with pytest.raises(BadRecord, match="line 2: its seal is broken"):
-        AuditFile(log)
-
-
-def test_several_that_write_to_one_log_go_on_from_one_another(log: Path) -> None:
-    first, second = AuditFile(log), AuditFile(log)
-    for audit in (first, second, first, second, AuditFile(log)):
-        audit.add({"what": "a"})
-    assert [entry["n"] for entry in observer.read_audit(log)] == [0, 1, 2, 3, 4]
-
-
-def test_who_writes_waits_for_whoever_has_the_log(log: Path, tmp_path: Path) -> None:
-    audit, other = AuditFile(log), AuditFile(tmp_path / "other.jsonl")
-    for one in (audit, other):
-        one.add({"what": "a"})
-    other.add({"what": "b"})
-    with ThreadPoolExecutor() as pool, log.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        waiting = pool.submit(audit.add, {"what": "c"})
-        wait([waiting], timeout=0.3)  # long enough to go wrong; to go right it need not even have begun
-        file.write((tmp_path / "other.jsonl").read_bytes().splitlines(keepends=True)[1])
-        file.flush()
-        fcntl.flock(file, fcntl.LOCK_UN)
-        assert waiting.result(60)["n"] == 2
-    assert [entry["what"] for entry in observer.read_audit(log)] == ["a", "b", "c"]
-
-
-@pytest.mark.parametrize("was_open", [True, False], ids=["open", "closed"])
-def test_a_line_that_was_never_ended_is_kept_aside_and_told_of(was_open: bool, log: Path) -> None:
-    audit = AuditFile(log)
-    audit.add({"what": "a"})
-    with log.open("ab") as file:
-        file.write(TORN)
-    assert [entry["what"] for entry in observer.read_audit(log)] == ["a"]
-    (audit if was_open else AuditFile(log)).add({"what": "c"})
-    entries = observer.read_audit(log)
-    assert [entry["what"] for entry in entries] == ["a", "torn", "c"]
-    assert log.with_name(entries[1]["kept"]).read_bytes() == TORN + b"\n" and entries[1]["bytes"] == len(TORN)
-
-
-def test_an_entry_that_lacks_its_end_alone_stays_where_it_is(log: Path) -> None:
-    AuditFile(log).add({"what": "a"})
-    log.write_bytes(log.read_bytes().rstrip())
-    AuditFile(log).add({"what": "b"})
-    assert [entry["what"] for entry in observer.read_audit(log)] == ["a", "b"]
-
-
-def test_a_log_that_others_shorten_or_that_cannot_be_written_is_one_line(log: Path) -> None:
-    audit = AuditFile(log)
-    audit.add({"what": "a"})
-    log.write_bytes(b"")
-    with pytest.raises(BadRecord, match="is shorter than it was"):
-        audit.add({"what": "b"})
-    log.unlink()
-    log.mkdir()
-    for write in (lambda: audit.add({"what": "b"}), lambda: AuditFile(log)):
-        with pytest.raises(StoreError, match="audit .*: IsADirectoryError"):
-            write()
 
 
 def test_whatever_is_refused_is_in_the_log_with_who_tried(desk: TownCommandService, world: World, log: Path) -> None:
@@ -215,7 +140,7 @@ def test_whatever_is_refused_is_in_the_log_with_who_tried(desk: TownCommandServi
     for body, kind, message in bad:
         with pytest.raises(kind, match=message):
             desk.hear(body, ann)
-    entries = observer.read_audit(log)[1:]
+    entries = read_audit(log)[1:]
     assert world.done == ["rain"] and [(entry["who"], entry["role"]) for entry in entries] == [("ann", "operator")] * 5
     for entry, (_, _, message) in zip(entries, bad, strict=True):
         assert message in entry["refused"] and len(json.dumps(entry)) < 1000
@@ -233,7 +158,7 @@ def test_whoever_gives_too_many_orders_waits_and_nobody_else(
     desk.hear({"name": "rain", "id": "bobs"}, bob)
     clock.advance(refused.value.wait_s + 0.001)
     desk.hear({"name": "rain", "id": "more"}, ann)
-    assert len(world.done) == len(observer.read_audit(log)) == observer.BURST + 2
+    assert len(world.done) == len(read_audit(log)) == observer.BURST + 2
 
 
 # Badges and bodies --------------------------------------------------------------------------------------------------
@@ -307,13 +232,13 @@ STAGES = ("needs", "work", "ties")
 
 def test_two_green_windows_unlock_the_next_stage(log: Path) -> None:
     audit = AuditFile(log)
-    assert observer.stages(log, STAGES, 2) == ("needs",)
+    assert unlocked_stages(log, 2, STAGES) == ("needs",)
     observer.note_window(audit, stage="needs", reasons=(), at=1.0)
     observer.note_window(audit, stage="needs", reasons=("exits: …",), at=2.0)
     observer.note_window(audit, stage="needs", reasons=(), at=3.0)
-    assert observer.stages(log, STAGES, 2) == ("needs",)
+    assert unlocked_stages(log, 2, STAGES) == ("needs",)
     observer.note_window(audit, stage="needs", reasons=(), at=4.0)
-    assert observer.stages(log, STAGES, 2) == ("needs", "work")
+    assert unlocked_stages(log, 2, STAGES) == ("needs", "work")
 
 
 def test_a_stage_can_be_unlocked_by_hand_for_a_reason_that_is_kept(log: Path) -> None:
@@ -322,5 +247,29 @@ def test_a_stage_can_be_unlocked_by_hand_for_a_reason_that_is_kept(log: Path) ->
         with pytest.raises(BadInput, match=message):
             observer.override(audit, stage=stage, who="ann", why=why, order=STAGES, at=1.0)
     observer.override(audit, stage="ties", who="ann", why="a demonstration", order=STAGES, at=1.0)
-    assert observer.stages(log, STAGES, 2) == STAGES
-    assert observer.read_audit(log)[0]["why"] == "a demonstration"
+    assert unlocked_stages(log, 2, STAGES) == STAGES
+    assert read_audit(log)[0]["why"] == "a demonstration"
+
+
+def test_the_shipped_log_is_what_the_default_town_earns(log: Path) -> None:
+    """Every window of every stage again, bit by bit: whoever changes the town records it anew (town stages --earn)."""
+    shipped = read_audit(SHIPPED)
+    reached = observer.earn(
+        AuditFile(log), lambda on: read_rules(unlocked=on), seed=shipped[0]["seed"], clock=lambda: 0.0
+    )
+    names = ("stage", "green", "reasons", "rules", "seed", "tick", "state")
+    earned, recorded = ([{name: entry[name] for name in names} for entry in log] for log in (read_audit(log), shipped))
+    assert earned == recorded and tuple(reached) == townlife.STAGES
+    assert recorded[-1]["rules"] == read_rules().sha256  # so all of them are on, and the town is as its rules say
+
+
+def test_a_stage_that_is_not_stable_ends_it(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer, "faults", lambda window: ("exits: too many",))
+    assert observer.earn(AuditFile(log), lambda on: small(), seed=1, clock=lambda: 0.0) == ("needs",)
+    assert len(read_audit(log)) == observer.MOST_WINDOWS and unlocked_stages(log, 2) == ("needs",)
+    monkeypatch.setattr(townlife, "SHIPPED", log)
+    assert read_rules()["stages"]["on"] == ["needs"]  # by default a town has only what its log allows
+    assert [one["allowed"] for one in stage_table(log, small())] == [True, *[False] * 6]
+    log.write_text(log.read_text().replace("too many", "none"))
+    with pytest.raises(BadRecord, match="its seal is broken"):
+        read_rules()

@@ -23,8 +23,9 @@ from holdfast.policies.network import Network
 from holdfast.store.store import Store, open_store
 from holdfast.workloads import townlife
 from holdfast.workloads import townobserver as observer
+from holdfast.workloads.townaudit import AuditFile, read_audit
 from holdfast.workloads.townlife import Life, Pseudonymizer, Rules
-from holdfast.workloads.townobserver import AuditFile, StaticToken, read_audit
+from holdfast.workloads.townobserver import StaticToken
 from holdfast.workloads.townpage import FASTEST, FrameHub, Runner, app
 from holdfast.workloads.townschool import TownMind, TownVectorEnv
 from tests.operate import room
@@ -303,6 +304,13 @@ async def test_with_a_viewers_token_nobody_sees_anything_without_one(rules: Rule
             assert (await ask(f"{url}/{path}", token="guess-guess"))[0] == 401
         assert (await ask(f"{url}/status", token="viewer-token-aaaaaaa", Host="town.example"))[1]["role"] == "viewer"
         assert len(await frames(url, 2, token="operator-1-aaaaaaaaa")) == 2
+
+
+async def test_who_guesses_tokens_has_to_wait_and_a_good_one_passes(rules: Rules, tmp_path: Path) -> None:
+    with serving(rules, tmp_path, badges=(*BADGES, VIEWER)) as (url, _):
+        found = [(await ask(f"{url}/status", token=f"guess-{n}"))[0] for n in range(12)]
+        assert found[:2] == [401, 401] and found[-6:] == [429] * 6
+        assert (await ask(f"{url}/status", token="viewer-token-aaaaaaa"))[0] == 200
 
 
 async def test_status_tells_how_the_town_is_and_what_the_role_may_order(site: tuple[str, Runner]) -> None:

@@ -3,35 +3,49 @@
 from __future__ import annotations
 
 import json
-from itertools import count
+from dataclasses import dataclass, replace
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from holdfast.contracts.envs import Observation
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.policy import policy_record
-from holdfast.contracts.release import PolicyKind
-from holdfast.pipeline.control import env_spec_from, improve_env
+from holdfast.contracts.release import PolicyKind, Stage
+from holdfast.learn.anneal import AnnealPlan
+from holdfast.learn.school import PRACTISED, School
+from holdfast.pipeline.control import EnvProof, env_spec_from, improve_env
+from holdfast.policies.nets import Playing, action_distribution
 from holdfast.policies.network import Network, Scripted, ScriptedAct
-from holdfast.store.store import open_store
+from holdfast.store.store import Store, open_store
 from holdfast.town.observations import groups
-from holdfast.workloads.townlife import Env, Life, Rules, read_rules
+from holdfast.workloads.towngate import golden_name
+from holdfast.workloads.townlife import Env, Life, Rules, contracts, read_rules
 from holdfast.workloads.townobserver import Soak, page, soak
 from holdfast.workloads.townschool import (
     Lived,
+    LiveMind,
     TownMaker,
     TownMind,
     TownVectorEnv,
+    check_line,
     check_natures,
     entrants,
     lived,
+    made_for,
+    mind_of,
+    missed_targets,
     natures_of,
     policy_in,
+    school_report,
     school_run,
+    school_spec,
     standings,
 )
+from tests.pipeline.scene import ran
 from tests.town.small import small
 
 
@@ -153,6 +167,10 @@ def test_a_league_is_lived_in_the_same_towns_and_natures_are_told_apart() -> Non
     assert sum(one["residents"] for one in natures.values()) == 36
     mean = sum(one["residents"] * one["return"] for one in natures.values()) / 36
     assert mean == pytest.approx(again.returns.mean())
+    assert missed_targets(natures) == []  # scripts live well, whatever their nature
+    by_chance = natures_of(paid["chance"], maker.rules)
+    assert any(missed.startswith("stoic: at work") for missed in missed_targets(by_chance))
+    assert all(0 <= one["kpis"]["needs_met"] <= 1 and one["kpis"]["exits"] == 0 for one in natures.values())
 
 
 def test_an_interval_over_three_towns_is_students(rules: Rules) -> None:
@@ -219,6 +237,116 @@ def test_a_version_drives_a_town_and_looking_into_it_changes_nothing(rules: Rule
         lives[0].look_into(2)
     with pytest.raises(BadInput, match="resident 4"):
         lives[-1].look_into(4)
+
+
+def released(store: Store, policy: Network, name: str = "town") -> str:
+    """A release of this network, live."""
+    how: dict[str, Any] = {"kind": PolicyKind.NETWORK, "manifest": {"policy": policy_record(policy)}}
+    made = store.releases.add(policy=name, source=policy.source, who="me", now=1.0, **how).result()
+    how = {"expect": made.stage, "who": "me", "why": "a test", "now": 2.0}
+    store.releases.move(made.id, Stage.LIVE, known_good=True, **how).result()
+    return made.id
+
+
+def test_a_version_sees_what_it_was_trained_on_and_is_refused_anything_else(rules: Rules, tmp_path: Path) -> None:
+    sizes = {one.variant: one.size for one in contracts(rules)}
+    assert len(set(sizes.values())) == 4 and sizes["hybrid"] == sizes["compact"] + 4 * 121
+    seats = TownVectorEnv(rules, towns=2, observation="hybrid")
+    view, native = seats.reset(7), Env(rules, variant="hybrid")
+    native.begin_world(0, 8)
+    row = view.values.reshape(2, 4, -1)[1]
+    assert seats.spaces.observation == sizes["hybrid"] == row.shape[1]
+    assert np.array_equal(row[:, sizes["compact"] :], native.look().maps[0].reshape(4, -1))
+    assert len(native.senses.names) == sizes["hybrid"] and native.senses.names[-1] == "taken(+5,+5)"
+    with open_store(tmp_path / "store.db", create=True) as store:
+        version = released(store, Network(width=8).fitted("town", seats.spaces))
+        mind = mind_of(store, version, rules)
+        assert mind.observation == "hybrid" == LiveMind(store, rules).observation
+        life = Life(rules, seed=4, mind=mind, variant=mind.observation)
+        for _ in range(5):
+            life.step()
+        found = life.look_into(1)
+        assert found["why"].keys() - found["seen"].keys() == {f"map: {name}" for name in native.senses.channels}
+        with pytest.raises(
+            BadInput, match=r"observation recall: network/town@\w+ was trained on hybrid@1-\w+, and this"
+        ):
+            mind_of(store, version, rules, observation="recall")
+        with pytest.raises(BadInput, match="observation recall: .* was trained on hybrid"):
+            check_line(store, SmallMaker())
+        check_line(store, SmallMaker(observation="hybrid"))
+        with pytest.raises(BadInput, match="--network recurrent: town@1 is feedforward, and what is live is taught on"):
+            check_line(store, SmallMaker(observation="hybrid"), memory=True)
+        assert made_for(SmallMaker(), policy_in(store, version)[1]).observation == "hybrid"
+        odd = replace(seats.spaces, observation=5)
+        with pytest.raises(BadInput, match="was made for odd"):
+            mind_of(store, released(store, Network(width=8).fitted("odd", odd), "odd"), rules)
+    with pytest.raises(BadInput, match="observation 'odd': is unknown; use compact, recall, hybrid, full"):
+        TownMaker(observation="odd")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallMaker(TownMaker):
+    """Towns of the hamlet."""
+
+    @property
+    def rules(self) -> Rules:
+        return small(SHORT)
+
+
+def test_each_contract_is_another_environment() -> None:
+    names = {SmallMaker(observation=one).name for one in ("compact", "recall", "hybrid", "full")}
+    assert len(names) == 4 and SmallMaker().name == SmallMaker(observation="recall").name
+    assert {golden_name(SmallMaker(observation=one), "town") for one in ("recall", "full")} == {"town-4", "town-4-full"}
+
+
+def test_a_network_with_a_memory_drives_a_town_and_its_mind_is_what_it_remembers(rules: Rules, tmp_path: Path) -> None:
+    with open_store(tmp_path / "store.db", create=True) as store:
+        network = Network(width=8, memory=True, sampled=True).fitted("town", TownVectorEnv(rules, towns=1).spaces)
+        driven, looked = (TownMind(store, network, rules, version="v") for _ in range(2))
+        lives = [Life(rules, seed=4, mind=mind, variant="recall") for mind in (driven, looked)]
+        for _ in range(30):
+            for life in lives:
+                life.step()
+            found = lives[-1].look_into(2)
+    assert lives[0].env.state.sha256() == lives[1].env.state.sha256()
+    env = lives[-1].env
+    seen, playing = env.look(), driven._choose
+    assert isinstance(playing, Playing) and playing.hidden.abs().sum() > 0
+    view = Observation(seen.features[0], seen.mask[0].view(np.bool_))
+    policy, _ = action_distribution(network.load(None), view, playing.hidden, np.zeros(4, np.bool_))
+    shares = {env.actions[k]: float(p) for k, p in enumerate(policy.log_p.detach().exp()[2]) if p > 0}  # type: ignore[union-attr]
+    assert {one["name"]: one["p"] for one in found["actions"]} == pytest.approx(shares, abs=1e-3)
+
+
+async def test_the_school_reports_every_nature_with_an_interval(tmp_path: Path) -> None:
+    """A course that is real and short, of a network with a memory, in days of 48 ticks."""
+    lenient = AnnealPlan(shares=(1.0,), better=1e9, worse=1e9)
+    practice = replace(PRACTISED, updates=2, step_updates=1, warmup=1, envs=2)
+    school = School(memory=True, rounds=1, epochs=2, label_rate=0.5, anneal_envs=1, anneal=lenient, practice=practice)
+    with open_store(tmp_path / "store.db", create=True) as store:
+        spec = school_spec(SmallMaker(), seed=1, school=school, proof=EnvProof(episodes=4, batch=4))
+        report = school_report(store, (await ran(store, spec)).run_id)
+        policy = policy_in(store, report.release)[1]
+        mind = mind_of(store, report.release, SmallMaker().rules)
+        life = Life(SmallMaker().rules, seed=4, mind=mind, variant=mind.observation)
+        looks = []
+        for _ in range(6):
+            life.step()
+            looks.append((life.look_into(1), float(life.env.look().reward[0, 1])))
+    assert mind._scale is not None
+    mean, spread, gamma = mind._scale
+    assert gamma == 0.999 and spread > 0
+    for (before, _), (after, reward) in pairwise(looks):
+        assert after["expected"] == pytest.approx(mean + spread * after["value"], abs=2e-3 * max(1.0, spread))
+        wanted = reward + gamma * after["expected"] - before["expected"]
+        assert after["advantage"] == pytest.approx(wanted, abs=1e-3)
+    assert isinstance(policy, Network) and policy.memory and report.towns == 4
+    assert set(report.by_nature) <= {one["id"] for one in small()["profile"]} and report.by_nature
+    for one in report.by_nature.values():
+        assert one["gain"] == pytest.approx(one["learnt"] - one["before"]) and one["towns"] <= 4
+        if one["towns"] > 2:
+            assert one["gain_low"] <= one["gain"] <= one["gain_high"]
+    assert report.plain()["by_nature"] == report.by_nature
 
 
 def soaked(life: Life, ticks: int, *, stop_at: int = -1) -> Soak:

@@ -221,7 +221,7 @@ def _play(env: Any, sampling: dict[str, Any]) -> DatasetPlay | TasksetPlay:
 
 
 def _identity(*parts: Any) -> str:
-    """What two environments of one name differ in, as far as their source tells."""
+    """Hashes the source of an environment's parts, to tell two of the same name apart."""
     found = hashlib.sha256()
     for part in parts:
         kind = part if inspect.isroutine(part) or isinstance(part, type) else type(part)
@@ -592,7 +592,7 @@ class DspyMetric:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON: records of pydantic by their fields, anything else that is no JSON by its text."""
+    """Converts a value to JSON: pydantic records by their fields, other objects by their text."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if callable(dump := getattr(value, "model_dump", None)):

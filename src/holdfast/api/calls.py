@@ -46,14 +46,13 @@ from holdfast.contracts.rollout import Split
 from holdfast.contracts.task import TaskItem
 from holdfast.learn.prompt_search import PromptSearch
 from holdfast.pipeline import improve as loop
-from holdfast.pipeline.alpha_account import at_charge
 from holdfast.pipeline.collect import collect as collect_step
 from holdfast.pipeline.control import EnvProof, improve_env
 from holdfast.pipeline.held_out import HeldOut, check_cluster
 from holdfast.pipeline.more import (
     anchor_sides,
-    candidate_of,
     end_of,
+    request_again,
     samples_of,
     tell_anchor,
     unfinished_after,
@@ -62,7 +61,7 @@ from holdfast.pipeline.more import (
 from holdfast.pipeline.paired import KIND, Continued, PairedEvaluation, charge_in, how_of, measured, policies_of
 from holdfast.pipeline.paired import compare as compare_step
 from holdfast.pipeline.plan import forecast_of, tell
-from holdfast.pipeline.promote import PromotionRequest, comparison_config_from, criteria_from, promote
+from holdfast.pipeline.promote import comparison_config_from, promote
 from holdfast.pipeline.prompts import connected, paid_by, proof_part, searching, too_small
 from holdfast.pipeline.prove import ProveConfig, prove
 from holdfast.pipeline.run import DurableRun as Driven
@@ -162,20 +161,20 @@ def start(
     if scorers is None:
         raise BadInput("scorers", why="there are none", remedy="give at least one: what is not measured cannot improve")
     chosen = options_of(options, *PROVING, "iterations", "stage")
-    found, base = task_set(tasks), policy_from(policy, model)
+    task_list, base = task_set(tasks), policy_from(policy, model)
     limits = Budget() if budget is None else budget
     asked = algorithm_for(algorithm, base)
     if "vllm" in chosen:
         from holdfast.pipeline.spec import with_importance_cap
 
         asked = with_importance_cap(asked)
-    learning, proving = _divided(base, asked, found, limits, chosen)
+    learning, proving = _divided(base, asked, task_list, limits, chosen)
     learning = connected(learning, lambda named, at: client(named, at or base_url))
     given = {"name": name, "algorithm": described(asked), "budget": limits.rollouts, **limits.in_tokens}
     setup = prepare(
         given,
         agent=agent,
-        tasks=found,
+        tasks=task_list,
         scorers=scorers,
         safety=safety,
         policies=[base],
@@ -190,7 +189,7 @@ def start(
 
 
 def _forecast(place: StoreAddress, spec: loop.Spec) -> Forecast:
-    """With what the store knows of the line: its account and how the live version did."""
+    """Forecasts the proof with what the store knows of the line: its account and the live version's rate."""
     try:
         store = place.open()
     except NotFound:  # there is none yet
@@ -516,7 +515,7 @@ def prove_more(setup: Setup, spec: loop.Spec, result: Result, tasks: Any) -> Res
 
 
 def prove_anchor(setup: Setup, spec: loop.Spec, against: str | None) -> Comparison:
-    """What is live against its anchor, on the held-out tasks, with an α of its own."""
+    """Measures the live version against its anchor on the held-out tasks, with an α of its own."""
     suite = (*spec.suite, loop.sha256_of([one.record() for one in spec.held_out]))
     with setup.place.open() as store:
         sides, files = anchor_sides(store, spec.line, against), store.files
@@ -543,7 +542,7 @@ def prove_anchor(setup: Setup, spec: loop.Spec, against: str | None) -> Comparis
 def _as_measured(
     setup: Setup, spec: loop.Spec, tasks: tuple[HeldOut, ...], suite: tuple[str, str, str], root: str
 ) -> dict[str, Any]:
-    """What an evaluation has of the call whose agent, scorers and proof it uses."""
+    """Builds the fields of an evaluation that uses the agent, scorers and proof of a call."""
     options, seeds = setup.options, tuple(spec.prove.seeds)
     source = {
         "api": setup.settings["api"],
@@ -611,31 +610,11 @@ def _fresh(setup: Setup, given: Any, done: set[str], store: Store, last: str, cl
 def _decided(
     setup: Setup, spec: loop.Spec, result: Result, evaluation: PairedEvaluation, store: Store, run: Run
 ) -> Result:
-    """All that is measured by now, judged as it was judged before."""
-    assert result.release is not None
-    last = loads(Evidence, store.blobs.get(str(result.details["evidence"])))
-    release = store.releases.get(result.release)
-    kept = samples_of(store, release) or {}
-    so_far, charge = measured(store, run.id), charge_in(store, run.id)
-    candidate = candidate_of(store, release, last, so_far, run=run.id, suite=evaluation.suite, charge=charge)
-    how = min(evaluation.how, at_charge(evaluation.how, charge), key=lambda one: one.alpha)
-    request = PromotionRequest(
-        candidate=candidate,
-        how=replace(how, asked=how.asked + 1),
-        criteria=criteria_from(kept["criteria"]),
-        reports=store.reports,
-        now=time.time(),
-        to=spec.stage,
-    )
-    told = asyncio.run(promote(store, request, clock=time.time, who=who()))
-    evidence = loads(Evidence, store.blobs.get(str(told["evidence"])))
-    return Result(
-        run,
-        decode(Decision, told["decision"]),
-        result.candidate,
-        Proof(evidence, Path(told["proof"])),
-        result.release,
-        told,
-        result.more,
-        result.anchored,
-    )
+    """Asks the gate again with all that is measured by now."""
+    release, charge = store.releases.get(str(result.release)), charge_in(store, run.id)
+    about: dict[str, Any] = {"run": run.id, "suite": evaluation.suite, "charge": charge, "to": spec.stage}
+    request = request_again(store, release, measured(store, run.id), **about, now=time.time())
+    published = asyncio.run(promote(store, request, clock=time.time, who=who()))
+    evidence = loads(Evidence, store.blobs.get(str(published["evidence"])))
+    decision, proof = decode(Decision, published["decision"]), Proof(evidence, Path(published["proof"]))
+    return replace(result, run=run, decision=decision, proof=proof, details=published)

@@ -43,7 +43,7 @@ PAGE = 100
 
 
 def join_others() -> None:
-    """Where torchrun started several processes, the first one goes on from here and the others only train with it."""
+    """Joins the processes that torchrun started: the first one continues here, the others only train with it."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         from holdfast.pipeline.spec import needs_torch
 
@@ -96,7 +96,7 @@ class Started(Run, Generic[T]):
         return self._is_over
 
     def events(self) -> Iterator[Status]:
-        """How far it is, from the beginning: each status as it comes, until the run has ended."""
+        """Yields each status from the beginning, until the run has ended."""
         seen = 0
         while True:
             with self._news:
@@ -318,7 +318,7 @@ def prepare(
         "api": API,
         **given,
         "agent": described(agent),
-        "scorers": described(getattr(score, "combined", None)),
+        "scorers": described(getattr(score, "score", None)),
         "waived": waived,
         "policies": described(policies),
         "base_url": base_url,
@@ -346,8 +346,8 @@ def runtime_for(
     options: Options,
     files: Artifacts | None = None,
 ) -> Runtime:
-    """With every policy opened: what cannot be is found here, not by a worker. `files` are the store's, if it is
-    known: checkpoints lie there."""
+    """Makes the runtime and opens every policy, so that a bad one fails here and not in a worker. `files` are those of
+    the store, if it is known: checkpoints lie there."""
     turns = TurnRewards(weights=options.get("tool_reward", {}))
     runtime = Runtime(agent, score, engine_for(policies, base_url, options), turns=turns)
     try:
@@ -415,7 +415,7 @@ def begin(
 
 
 def _note(setup: Setup, store: Store, run: str) -> None:
-    """That safety is waived is in the ledger before anything is decided."""
+    """Notes in the ledger that safety is waived, before anything is decided."""
     if setup.waived is not None:
         noted = note_waiver(store, run, setup.waived, who=who(), now=time.time())
         if noted is not None:

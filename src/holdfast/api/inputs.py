@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from importlib.util import find_spec
@@ -23,8 +23,6 @@ from holdfast.collect.tasks import TaskSet, load
 from holdfast.contracts.agent import Agent, is_async
 from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.flag import Features
-from holdfast.contracts.judgement import Calibration
 from holdfast.contracts.policy import Policy, policy_record
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.scorer import check_scorers, refuse_blocking
@@ -41,6 +39,7 @@ from holdfast.reward.scorers import (
     OUTCOME_GATE,
     Combined,
     Scorer,
+    WrappedScore,
     capped,
     combine,
     load_scorer,
@@ -121,7 +120,7 @@ class Budget:
 
     @property
     def in_tokens(self) -> dict[str, Any]:
-        """What is bounded beside the rollouts; empty: nothing."""
+        """The limits beside rollouts; empty: none."""
         known = {"tokens": self.tokens, "money": self.money}
         return {name: limit for name, limit in known.items() if limit is not None}
 
@@ -139,7 +138,7 @@ class Waived:
 
 
 def options_of(given: Mapping[str, Any], *allowed: str) -> Options:
-    """With the defaults; what is unknown or impossible is refused."""
+    """Adds the defaults to the given options; unknown or impossible ones are refused."""
     known = [*allowed, "tool_reward", "workers", "timeout_s", "seed", "deterministic", "vllm", "store", "project"]
     for name in given:
         if name == "privacy":
@@ -192,7 +191,7 @@ def held_out(tasks: TaskSet, *, least: int = 2) -> list[HeldOut]:
 
 
 def measured_on(tasks: TaskSet) -> list[HeldOut]:
-    """Where nothing is learnt: the held-out tasks, or all of them where none are held out."""
+    """Returns the tasks of a comparison: the held-out ones, or all where none are held out."""
     found = tasks.held_out or tasks.train
     if len(found) < 2:
         raise BadInput("tasks", why="there is one task alone", remedy="a comparison needs many")
@@ -218,7 +217,7 @@ def agent_from(given: Any) -> Agent:
 
 
 def shown_tasks(agent: Agent) -> Agent:
-    """The same agent, given the task as its author wrote it, without what is hidden."""
+    """Wraps the agent so that it gets the task as its author wrote it, without hidden fields."""
 
     async def later(row: Any, ctx: Context) -> Any:
         return await agent(_visible(row), ctx)
@@ -238,30 +237,20 @@ def _visible(row: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskScore:
+class TaskScore(WrappedScore):
     """Scorers and safety scorers over stored rows. One attempt costs at most 1, however many find it unsafe."""
 
-    combined: Combined
+    score: Combined
 
     def __call__(self, row: Any, output: Any, spans: Sequence[Span]) -> Any:
-        given = self.combined(task_of(row), output, spans)
+        given = self.score(task_of(row), output, spans)
         return self._later(given) if inspect.isawaitable(given) else capped(given)
 
     async def _later(self, given: Any) -> tuple[RewardTerm, ...]:
         return capped(await given)
 
-    @property
-    def uses(self) -> frozenset[str]:
-        return self.combined.uses
-
-    def calibrate_by(self, calibrations: Sequence[Calibration]) -> None:
-        self.combined.calibrate_by(calibrations)
-
-    def without(self, features: Features) -> TaskScore:
-        return TaskScore(self.combined.without(features))
-
     def costs(self, row: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
-        return capped(self.combined.costs(task_of(row), spans)) if self.combined.safety else ()
+        return capped(self.score.costs(task_of(row), spans)) if self.score.safety else ()
 
 
 def unscored(row: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
@@ -270,7 +259,7 @@ def unscored(row: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, 
 
 
 def scorers_from(given: Any) -> list[Scorer]:
-    """One function alone, or one name, is the gate."""
+    """Makes scorers of what was given; a single function or name is the gate."""
     if isinstance(given, str | Mapping) or callable(given) or not isinstance(given, Sequence):
         given = [given]
     made = [load_scorer(one, connect=_judge) for one in given]
@@ -280,7 +269,7 @@ def scorers_from(given: Any) -> list[Scorer]:
 
 
 def _judge(model: str, base_url: str | None) -> Callable[[], Complete]:
-    """How a scorer reaches the model that judges, or gets the embedded verifier. What cannot be reached is found
+    """Returns what connects a scorer to its judge or to the embedded verifier. What cannot be reached is found
     here."""
     from holdfast.pipeline.judges import connect_verifier, is_verifier  # slow to import: scipy
 
@@ -319,8 +308,9 @@ def safety_from(given: Any) -> tuple[Any, ...]:
 def weighing_of(score: TaskScore, options: Options) -> ComparisonConfig:
     """What has to improve: the gate's answer where there is one, else the reward. Safety that is waived decides
     nothing."""
-    gate = next((one for one in score.combined.scorers if one.gate), None)
-    others = [one.weight for one in score.combined.scorers if not one.gate]
+    scorers = score.score.scorers
+    gate = next((one for one in scorers if one.gate), None)
+    others = [one.weight for one in scorers if not one.gate]
     others += options.get("tool_reward", {}).values()
     if gate is not None:
         room = OUTCOME_GATE.cap * gate.weight if others else 0.0
@@ -338,7 +328,7 @@ def weighing_of(score: TaskScore, options: Options) -> ComparisonConfig:
 
 
 def _margin(score: TaskScore, options: Options) -> float | None:
-    if score.combined.safety:
+    if score.score.safety:
         return options.get("max_safety_regression", MAX_REGRESSION)
     if "max_safety_regression" in options:
         why, remedy = "safety is waived, so nothing is measured that could regress", "keep one of the two"
@@ -370,7 +360,7 @@ def policy_from(given: Any, model: str | None) -> Policy:
 
 
 def engine_for(policies: Sequence[Policy], base_url: str | None, options: Options) -> Engine:
-    """Who answers for them: models of ours in this process, others at their address."""
+    """Makes the engine: our models answer in this process, others at their address."""
     clients: dict[str, Complete] = {}
 
     def connect(model: str) -> Complete:
@@ -415,7 +405,7 @@ def client(model: str, base_url: str | None = None) -> Complete:
 
 
 def described(value: Any) -> Any:
-    """As plain JSON: functions by their name and the hash of their source, policies and records by their content."""
+    """Describes a value as plain JSON: functions by name and source hash, policies and records by content."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, Mapping):
@@ -430,14 +420,11 @@ def described(value: Any) -> Any:
         return {"name": _named(value), "sha256": _source(value)}
     found: dict[str, Any] = {"name": _named(type(value)), "sha256": _source(type(value))}
     if is_dataclass(value):
-        shown = [one.name for one in fields(value) if one.repr and not _is_left_out(one, value)]
+        later = [one for one in fields(value) if "later" in one.metadata and getattr(value, one.name) == one.default]
+        shown = [one.name for one in fields(value) if one.repr and one not in later]
     else:
         shown = [name for name in getattr(value, "__dict__", {}) if not name.startswith("_")]
     return {**found, "with": {name: described(getattr(value, name)) for name in shown}}
-
-
-def _is_left_out(one: Field[Any], value: Any) -> bool:
-    return "later" in one.metadata and getattr(value, one.name) == one.default
 
 
 def _named(value: Any) -> str:

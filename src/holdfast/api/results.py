@@ -65,7 +65,7 @@ class Proof(Shown):
 
     @property
     def comparisons(self) -> Mapping[str, Compared]:
-        """By metric; each turned so that above 0 the candidate is better."""
+        """The comparisons by metric; above 0 the candidate is better."""
         return self.evidence.comparisons
 
     @property
@@ -74,7 +74,7 @@ class Proof(Shown):
         return self.evidence.manifest.get(WAIVED)
 
     def metrics(self) -> TextTable:
-        """Every metric that was measured."""
+        """A table of every metric that was measured."""
         found = self.comparisons.values()
         return metrics_table(one for one in found if self.waived is None or one.metric != "safety")
 
@@ -112,7 +112,7 @@ class Result(Shown):
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Which checks are not met, and what would help."""
+        """The checks that are not met, and what would help."""
         return () if self.is_accepted else tuple(reason.text for reason in self.decision.reasons)
 
     def promote(self, *, canary: float | None = None, shadow: bool = False, why: str = "by hand") -> Release:
@@ -204,7 +204,7 @@ def result_of(store: Store, run: Run) -> Result:
 
 
 def at_home(policy: Policy, store: Store) -> Policy:
-    """The same policy; one with weights knows where they lie, and can be exported."""
+    """Gives a policy with weights the place where they lie, so that it can be exported."""
     found: Any = policy
     return replace(found, artifacts=store.files) if hasattr(policy, "artifacts") else policy
 
@@ -242,7 +242,7 @@ class Comparison(Shown):
 
     @property
     def difference(self) -> float:
-        """Of what has to improve: b less a."""
+        """The difference in what has to improve: b less a."""
         return self.comparisons[self.how.primary].difference
 
     def blocks(self) -> Sequence[Block]:
@@ -265,7 +265,7 @@ class Comparison(Shown):
 def comparison_of(
     store: Store, run: Run, names: tuple[str, str], how: ComparisonConfig, waived: str | None
 ) -> Comparison:
-    """Of a run that compared two things."""
+    """Reads the comparison that a run made."""
     steps = [one for one in store.steps.of_run(run.id) if "episodes" in one.body]
     looks = looks_in(steps)
     if not looks:
@@ -305,7 +305,7 @@ def compare_stored(
         primary=primary,
         alpha=alpha,
         reward_range=span,
-        max_cost=_most_cost(both),
+        max_cost=max([1.0, *(one.safety_cost or 0.0 for side in both for one in side)]),
         max_safety_regression=None if unwatched else margin,
     )
     places, lost = {f"{task}/{seed}": (task, seed) for task, seed in shared}, dict[str, int]()
@@ -330,7 +330,7 @@ class _Side:
 
 
 def _measured(run: Run, lowest: float) -> _Side:
-    """Every rollout with its task and seed; the n-th at the same task is seed n where none is named."""
+    """Makes an episode of every rollout; the n-th at one task has seed n."""
     with run.place.open() as store:
         decided = {one.rollout: one for one in decided_of(store, run.id, spans=True)}
         every = list(store.views.every(run.id))
@@ -360,14 +360,10 @@ def _measured(run: Run, lowest: float) -> _Side:
 
 
 def _range(both: Sequence[Sequence[Episode]], primary: str) -> tuple[float, float]:
-    """From 0 to 1, unless rewards go beyond. Where they decide, such a range is a promise that the caller makes."""
+    """Returns 0 to 1, or the seen range where rewards do not decide; where they do, the caller has to promise one."""
     rewards = [one.reward for side in both for one in side]
     low, high = min(rewards, default=0.0), max(rewards, default=1.0)
     if primary != "reward" or (low >= 0.0 and high <= 1.0):
         return min(low, 0.0), max(high, 1.0)
     remedy = "give reward_range=(lowest, highest): all that a reward can be"
     raise BadInput("rewards", why=f"go from {low:g} to {high:g}, and not from 0 to 1", remedy=remedy)
-
-
-def _most_cost(both: Sequence[Sequence[Episode]]) -> float:
-    return max([1.0, *(one.safety_cost or 0.0 for side in both for one in side)])

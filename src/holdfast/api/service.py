@@ -129,7 +129,7 @@ class Live:
         return choose(self._now().routing, key)
 
     def policy(self, key: str = "") -> Policy:
-        """All that the release is made of."""
+        """The policy of the release that answers this key."""
         seen = self._now()
         return seen.policies[choose(seen.routing, key)]
 
@@ -149,7 +149,7 @@ class Live:
         return policy.model if isinstance(policy, Prompt) else getattr(policy, "name", None)
 
     def sampling(self, key: str = "") -> Mapping[str, Any]:
-        """How it was sampled when it was proved."""
+        """The sampling options that the version was proved with."""
         return dict(getattr(self.policy(key), "sampling", {}))
 
     def close(self) -> None:
@@ -197,7 +197,7 @@ _opening = threading.Lock()
 
 
 def live(name: str, *, store: str | Path | None = None, project: str = "default") -> Live:
-    """What is in force of a line of versions, for production: `hf.live("support").prompt("system", key=user)`.
+    """The version in force, for production: `hf.live("support").prompt("system", key=user)`.
 
     To be called as often as one likes: all calls share one open store.
     """

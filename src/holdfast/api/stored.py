@@ -184,7 +184,7 @@ class Run(Shown):
 
     @property
     def record(self) -> RunRecord:
-        """What the store says of it now."""
+        """The run's current record in the store."""
         with self.place.open() as store:
             return store.runs.get(self.id)
 
@@ -211,7 +211,7 @@ class Run(Shown):
             return store.scorings.of_run(self.id)
 
     def scoring(self, name: str) -> Table:
-        """What one of them says of each rollout that it measured."""
+        """A table of one scoring, with a row for each rollout that it measured."""
         with self.place.open() as store:
             return Table(
                 {
@@ -431,7 +431,7 @@ def _test(node: ast.expr, columns: Sequence[str]) -> Callable[[Mapping[str, Any]
 
 
 def _quietly(function: Callable[..., Any], *given: Any) -> Any:
-    """What is missing is neither less nor more than anything."""
+    """Calls the function; a missing value is neither less nor more than anything."""
     try:
         return function(*given)
     except TypeError:
@@ -510,13 +510,12 @@ def rescore(
     """
     found = run_of(run, StoreAddress.of(store, project))
     made = scorers_from(scorers)
-    score = TaskScore(combine(made, safety=safety))
+    combined = combine(made, safety=safety)
     with found.place.open() as opened:
         title = scoring_name(opened, found.id, name)
         decided = list(decided_of(opened, found.id, spans=True))
         stored = [_stored(one) for one in decided if one.status is RolloutState.SUCCEEDED]
-        group = score.combined.is_group
-        results: list[Rescored] = score_again(stored, score.combined if group else score)
+        results: list[Rescored] = score_again(stored, combined if combined.is_group else TaskScore(combined))
         told = {"scorers": described(made), "safety": described(safety)}
         return set_beside(found, opened, decided, results, title, told)
 
@@ -531,15 +530,15 @@ def scoring_name(store: Store, run: str, name: str | None, prefix: str = "rescor
 
 
 def set_beside(
-    found: Run,
+    run: Run,
     store: Store,
     decided: Sequence[ScoredRollout],
     results: Sequence[Rescored],
     name: str,
-    told: Mapping[str, Any],
+    settings: Mapping[str, Any],
 ) -> Rescoring:
     """Keep another scoring of a run's rollouts, and compare it with what they were given."""
-    store.scorings.add(found.id, name, told, [(one.id, one.signals) for one in results], who=who(), now=time.time())
+    store.scorings.add(run.id, name, settings, [(one.id, one.signals) for one in results], who=who(), now=time.time())
     old = {one.rollout: one.signals for one in decided}
     failed = [one.rollout for one in decided if one.status is RolloutState.FAILED]
     new = {one.id: one.signals for one in results}
@@ -547,8 +546,8 @@ def set_beside(
     pairs = {rollout: (arm.arm, arm.task) for rollout, arm in arms.items()}
     compared = compare_scorings(old, new, arms=pairs or None, failed=failed)
     errors = {one.id: one.error for one in results if one.error is not None}
-    verdicts = (_verdict(decided, arms, old, found.id), _verdict(decided, arms, new, found.id))
-    return Rescoring(found, name, compared, errors, *verdicts)
+    verdicts = (_verdict(decided, arms, old, run.id), _verdict(decided, arms, new, run.id))
+    return Rescoring(run, name, compared, errors, *verdicts)
 
 
 def _stored(one: ScoredRollout) -> StoredRollout:
@@ -573,7 +572,7 @@ class _Arm:
 
 
 def _arms_of(decided: Sequence[ScoredRollout]) -> dict[str, _Arm]:
-    """By rollout, of the last proof in the run; none where it proved nothing."""
+    """Finds the arm, task and seed of each rollout of the run's last proof; empty where it proved nothing."""
     found = {}
     for one in decided:
         name = one.rollout.partition("/")[2]
@@ -587,7 +586,7 @@ def _arms_of(decided: Sequence[ScoredRollout]) -> dict[str, _Arm]:
 def _verdict(
     decided: Sequence[ScoredRollout], arms: Mapping[str, _Arm], signals: Mapping[str, Sequence[RewardTerm]], run: str
 ) -> Verdict | None:
-    """What the test says of the candidate under one scoring; None where there is no proof, or nothing to compare."""
+    """Tests the candidate under one scoring; None where there is no proof, or nothing to compare."""
     sides: dict[str, list[Episode]] = {arm: [] for arm in ARMS}
     scored = {one.rollout: experience_of(one, run, signals.get(one.rollout, ())) for one in decided}
     totals = [one.breakdown.total for one in scored.values() if one.breakdown is not None]
@@ -614,22 +613,22 @@ def _verdict(
     return found
 
 
-def experience_of(one: ScoredRollout, run: str, signals: Sequence[RewardTerm]) -> Experience:
+def experience_of(rollout: ScoredRollout, run: str, signals: Sequence[RewardTerm]) -> Experience:
     return Experience(
-        rollout=one.rollout,
+        rollout=rollout.rollout,
         run=run,
-        task=one.rollout,
-        split=one.split,
+        task=rollout.rollout,
+        split=rollout.split,
         is_final=True,
-        state=one.status,
-        spans=one.spans,
+        state=rollout.status,
+        spans=rollout.spans,
         breakdown=RewardBreakdown(signals=tuple(signals)),
-        input=one.input,
+        input=rollout.input,
     )
 
 
 def task_key(given: Any, name: str) -> str:
-    """What two runs must agree on: the id of the task where it has one, else what was asked."""
+    """Returns the key that pairs tasks of two runs: the task's id, else its input."""
     task = task_of(given)
     if isinstance(task, TaskItem):
         return task.id

@@ -144,7 +144,7 @@ def _learn(
 
 
 def _taught(store: Store, run: Run) -> tuple[Taught, Artifacts]:
-    """What came of it, and where its weights lie."""
+    """Reads the result of the run, and where its weights lie."""
     from holdfast.pipeline.sft import result_of
 
     return result_of(store, run.id), store.files

@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
@@ -19,7 +19,7 @@ from uuid import uuid4
 from typer import Argument, Option
 
 from holdfast.cli import flags, show
-from holdfast.cli.options import CommandSet, Output, StoreOptions, Why, who
+from holdfast.cli.options import CommandSet, Output, StoreOptions, Text, Why, who
 from holdfast.cli.show import fold
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.release import Experiment, ServedRequest
@@ -149,15 +149,12 @@ def status(feature: Feature, at: StoreOptions) -> Output:
     data |= {"flag": design.flag, "until": design.until, "apply": design.apply, "moved_releases": moved}
     data |= {"sample_ratio_p": ruling.ratio_p, "is_void": ruling.call is ExperimentCall.VOID}
 
-    def text() -> None:
-        _print(trial, ruling, served)
-        left = f"until {show.local_time(design.until)}" if is_on else "its time is over"
-        print(fold(f"flag {design.flag}: {left}; {_next(design, ruling, at, is_on=is_on)}"))
-        for policy, now_live in moved.items():
-            print(fold(f"{policy}: {design.live[policy]} was live when it began, {now_live} is now: both are in it"))
-        print(f"verdict: {_ruled(ruling)}{_reasons(ruling)}")
-
-    return Output(data, text, int(ruling.call is ExperimentCall.VOID))
+    left = f"until {show.local_time(design.until)}" if is_on else "its time is over"
+    lines = [fold(f"flag {design.flag}: {left}; {_next(design, ruling, at, is_on=is_on)}")]
+    for policy, now_live in moved.items():
+        lines.append(fold(f"{policy}: {design.live[policy]} was live when it began, {now_live} is now: both are in it"))
+    lines.append(f"verdict: {_ruled(ruling)}{_reasons(ruling)}")
+    return Output(data, [*_arm_lines(trial, ruling, served), *lines], int(ruling.call is ExperimentCall.VOID))
 
 
 @app.command()
@@ -223,7 +220,7 @@ def _of_feature(store: Store, feature: str, at: StoreOptions) -> Experiment:
 
 
 def _next(design: Design, ruling: Ruling, at: StoreOptions, *, is_on: bool) -> str:
-    """What happens to the flag."""
+    """Says what happens to the flag next."""
     if design.apply:
         return "the verdict changes the flag"
     percent = {ExperimentCall.PROMOTE: 100, ExperimentCall.KEEP: 0, ExperimentCall.ROLLBACK: 0}.get(ruling.call)
@@ -326,22 +323,22 @@ def list_(at: StoreOptions) -> Output:
 def show_(name: Name, at: StoreOptions) -> Output:
     """Show each arm's units and outcomes, and the state of each metric."""
     trial, ruling, served = _ruling(at, name)
-    return Output({"trial": trial, "ruling": ruling}, lambda: _print(trial, ruling, served))
+    return Output({"trial": trial, "ruling": ruling}, _arm_lines(trial, ruling, served))
 
 
-def _print(trial: Experiment, ruling: Ruling, served: list[ServedRequest]) -> None:
+def _arm_lines(trial: Experiment, ruling: Ruling, served: list[ServedRequest]) -> Iterator[Text]:
     over = trial.ended_at or (None if is_running(trial, time.time()) else trial.settings["until"])
     state = "running" if over is None else f"ended {show.local_time(over)}"
-    print(f"{trial.name}: {state}, begun {show.local_time(trial.created_at)}")
-    print(fold(f"why: {show.one_line(trial.settings.get('why') or None)}", "  "))
+    yield f"{trial.name}: {state}, begun {show.local_time(trial.created_at)}"
+    yield fold(f"why: {show.one_line(trial.settings.get('why') or None)}", "  ")
     asked = Counter(one.arm for one in served)
     rows = [
         (arm, weight, ruling.exposed[arm], asked[arm], ruling.told[arm], ruling.means[arm])
         for arm, weight in trial.arms.items()
     ]
     metric = trial.settings.get("metric")
-    show.print_table(("arm", ">part", ">units", ">requests", ">outcomes", f">mean {metric}"), rows)
-    print(f"sample ratio: p {ruling.ratio_p:.3g}, told alike: p {ruling.told_p:.3g}, looked at once")
+    yield show.table(("arm", ">part", ">units", ">requests", ">outcomes", f">mean {metric}"), rows)
+    yield f"sample ratio: p {ruling.ratio_p:.3g}, told alike: p {ruling.told_p:.3g}, looked at once"
 
 
 @app.command()
@@ -365,7 +362,7 @@ def end(name: Name, at: StoreOptions, why: Why = BY_HAND) -> Output:
 
 
 def _ruled(ruling: Ruling) -> str:
-    """What to do now; of one that has ended, what it came to and stays."""
+    """Says what to do now, or the final verdict of an experiment that has ended."""
     whom = "" if ruling.arm is None else f" ({ruling.arm})"
     call = f"{ruling.call.replace('_', ' ')}{whom}"
     if ruling.ended_at is None:

@@ -16,8 +16,8 @@ import typer
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import CommandSet, Output, StoreOptions, who, written_whole
-from holdfast.cli.show import fold, local_time, near, print_table, table
+from holdfast.cli.options import CommandSet, Output, StoreOptions, Text, who, written_whole
+from holdfast.cli.show import fold, local_time, near, table
 from holdfast.contracts.errors import BadInput, HoldfastError
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def calibrate(
         with written_whole(output) as file:
             file.write(page(found, gates, served))
     is_within = found.is_within and all([*(row.is_within for row in gates), *(row.is_within for row in served)])
-    return Output(_told(found, gates, served), lambda: _print(found, gates, served), int(not is_within))
+    return Output(_record(found, gates, served), _rate_lines(found, gates, served), int(not is_within))
 
 
 def null(
@@ -201,7 +201,7 @@ def null(
     return Output(counted, "\n".join(_null_lines(counted, before.size)), int(not counted.is_within))
 
 
-def _told(found: ErrorRates, gates: Sequence[GateRate], served: Sequence[AttackRate]) -> dict[str, Any]:
+def _record(found: ErrorRates, gates: Sequence[GateRate], served: Sequence[AttackRate]) -> dict[str, Any]:
     return {
         **asdict(found),
         "attacks": {row.name: asdict(row) for row in gates if row.effect is None},
@@ -210,9 +210,8 @@ def _told(found: ErrorRates, gates: Sequence[GateRate], served: Sequence[AttackR
     }
 
 
-def page(found: ErrorRates, gates: Sequence[GateRate], served: Sequence[AttackRate] = ()) -> str:
+def page(rates: ErrorRates, gates: Sequence[GateRate], served: Sequence[AttackRate] = ()) -> str:
     """The published tables; nothing in them depends on when or where they were made."""
-    from holdfast.operate.guard_attacks import as_markdown
     from holdfast.pipeline.calibrate import SEEDS, TASKS
     from holdfast.pipeline.prove import ProveConfig
     from holdfast.prove.calibrate import Z_FROM
@@ -221,30 +220,30 @@ def page(found: ErrorRates, gates: Sequence[GateRate], served: Sequence[AttackRa
     crossed = sum(row.verdicts * row.experiments for row in gains)
 
     given = (("experiments", EXPERIMENTS), ("alpha", ALPHA), ("seed", 0))
-    words = [f"--{name} {getattr(found, name):g}" for name, usual in given if getattr(found, name) != usual]
-    worst = max(found.nulls, key=lambda row: row.rate)
+    words = [f"--{name} {getattr(rates, name):g}" for name, usual in given if getattr(rates, name) != usual]
+    worst = max(rates.nulls, key=lambda row: row.rate)
     tables = PAGE.format(
         command=" ".join(["holdfast prove calibrate", *words, "--output docs/calibration.md"]),
-        experiments=found.experiments,
-        alpha=found.alpha,
+        experiments=rates.experiments,
+        alpha=rates.alpha,
         worst=worst.rate,
         worst_shape=worst.shape,
         z_from=Z_FROM,
-        nulls=_markdown((*NULL_COLUMNS, "what it is"), [(*_null_cells(row), row.about) for row in found.nulls]),
-        powers=_markdown((*POWER_COLUMNS, "what it is"), [(*_power_cells(row), row.about) for row in found.powers]),
+        nulls=_markdown((*NULL_COLUMNS, "what it is"), [(*_null_cells(row), row.about) for row in rates.nulls]),
+        powers=_markdown((*POWER_COLUMNS, "what it is"), [(*_power_cells(row), row.about) for row in rates.powers]),
         batch=ProveConfig().batch,
         attacks=_markdown((*ATTACK_COLUMNS, "what it is"), [(*_attack_cells(row), row.about) for row in attacks]),
         gate_tasks=TASKS,
         gate_seeds=SEEDS,
         vetoed=1.0 - sum(row.opened for row in gains) / crossed if crossed else 0.0,
         gates=_markdown((*GATE_COLUMNS, "what it is"), [(*_gate_cells(row), row.about) for row in gains]),
-        canaries=found.guards[0].experiments,
-        outcomes=found.guards[0].outcomes,
-        each=found.alpha / len(found.guards),
-        metrics=len(found.guards),
-        guards=_markdown(("limit", *GUARD_COLUMNS), [(f"{row.limit:g}", *_guard_cells(row)) for row in found.guards]),
+        canaries=rates.guards[0].experiments,
+        outcomes=rates.guards[0].outcomes,
+        each=rates.alpha / len(rates.guards),
+        metrics=len(rates.guards),
+        guards=_markdown(("limit", *GUARD_COLUMNS), [(f"{row.limit:g}", *_guard_cells(row)) for row in rates.guards]),
     )
-    return tables + TRAFFIC.format(experiments=served[0].experiments, rows=as_markdown(served)) if served else tables
+    return tables + TRAFFIC.format(experiments=served[0].experiments, rows=traffic_table(served)) if served else tables
 
 
 def _attack_cells(row: GateRate) -> tuple[str, ...]:
@@ -252,10 +251,31 @@ def _attack_cells(row: GateRate) -> tuple[str, ...]:
     return row.name, str(row.tasks), str(row.units), *rates
 
 
+def _traffic_figures(row: AttackRate, form: str) -> list[str]:
+    values = ((row.breached, form), (row.cleared, form), (row.promoted, form), (row.outcomes_until_breach, ".0f"))
+    return ["" if value is None else format(value, how) for value, how in values]
+
+
 def _traffic_cells(row: AttackRate) -> tuple[str, ...]:
-    shares = ("" if value is None else f"{value:.0%}" for value in (row.breached, row.cleared, row.promoted))
-    after = "" if row.outcomes_until_breach is None else f"{row.outcomes_until_breach:.0f}"
-    return row.name, row.must, *shares, after, "yes" if row.is_within else "NO"
+    return row.name, row.must, *_traffic_figures(row, ".0%"), "yes" if row.is_within else "NO"
+
+
+def traffic_table(rows: Sequence[AttackRate]) -> str:
+    columns = (
+        "attack",
+        "what it is",
+        "must",
+        ">breach",
+        ">clear",
+        ">promoted",
+        ">outcomes until breach",
+        ">99 % interval",
+    )
+    ends = [f"{row.interval.low:.1%}–{row.interval.high:.1%}" for row in rows]
+    cells = [
+        (row.name, row.about, row.must, *_traffic_figures(row, ".1%"), end) for row, end in zip(rows, ends, strict=True)
+    ]
+    return _markdown(columns, cells)
 
 
 def _gate_cells(row: GateRate) -> tuple[str, ...]:
@@ -264,27 +284,27 @@ def _gate_cells(row: GateRate) -> tuple[str, ...]:
     return row.name, str(row.tasks), *rates, *gains, f"{row.covered:.1%}"
 
 
-def _print(found: ErrorRates, gates: Sequence[GateRate], served: Sequence[AttackRate]) -> None:
-    print(
+def _rate_lines(found: ErrorRates, gates: Sequence[GateRate], served: Sequence[AttackRate]) -> Iterator[Text]:
+    yield (
         f"nothing to promote: {found.experiments:,} experiments each, looked at after every task, α = {found.alpha:g}"
     )
-    show.print_table(NULL_COLUMNS, map(_null_cells, found.nulls))
-    print("\nsomething to promote; fixed n: tasks that one look needs for the same power")
-    show.print_table(POWER_COLUMNS, map(_power_cells, found.powers))
-    print("\nthe whole gate, under attack; verdict: what the bets alone would promote")
-    show.print_table(ATTACK_COLUMNS, [_attack_cells(row) for row in gates if row.effect is None])
-    print("\nthe whole gate, with something to promote; gains seen and stated, in points")
-    show.print_table(GATE_COLUMNS, [_gate_cells(row) for row in gates if row.effect is not None])
-    print("\nthe guard: at its limit; as good as live; 2 and 5 times as far off as allowed")
-    show.print_table(GUARD_COLUMNS, map(_guard_cells, found.guards))
+    yield show.table(NULL_COLUMNS, map(_null_cells, found.nulls))
+    yield "\nsomething to promote; fixed n: tasks that one look needs for the same power"
+    yield show.table(POWER_COLUMNS, map(_power_cells, found.powers))
+    yield "\nthe whole gate, under attack; verdict: what the bets alone would promote"
+    yield show.table(ATTACK_COLUMNS, [_attack_cells(row) for row in gates if row.effect is None])
+    yield "\nthe whole gate, with something to promote; gains seen and stated, in points"
+    yield show.table(GATE_COLUMNS, [_gate_cells(row) for row in gates if row.effect is not None])
+    yield "\nthe guard: at its limit; as good as live; 2 and 5 times as far off as allowed"
+    yield show.table(GUARD_COLUMNS, map(_guard_cells, found.guards))
     if served:
-        print("\nthe guard and experiments, under attack: shares of simulated services")
-        show.print_table(TRAFFIC_COLUMNS, map(_traffic_cells, served))
+        yield "\nthe guard and experiments, under attack: shares of simulated services"
+        yield show.table(TRAFFIC_COLUMNS, map(_traffic_cells, served))
     bad = [row.shape for row in found.nulls if not row.is_within]
     bad += [f"gate, {row.name}" for row in gates if not row.is_within]
     bad += [f"traffic, {row.name}" for row in served if not row.is_within]
     bad += [f"guard of {row.metric}" for row in found.guards if not row.is_within]
-    print(
+    yield (
         f"\n{', '.join(bad)}: above α beyond simulation error"
         if bad
         else "\nno rate is above its α beyond simulation error"
@@ -334,7 +354,7 @@ def _interval(interval: Interval) -> str:
 
 
 def _settings_of_null(run: RunRecord) -> dict[str, Any]:
-    """How the run was to be judged, once it is sure that it compared a version with itself."""
+    """Returns how the run was judged; refuses one that did not compare a version with itself."""
     if not run.settings.get("is_null"):
         is_comparison = run.kind == "prove"
         why = "compares two versions: to promote one need not be an error" if is_comparison else f"is a {run.kind}"
@@ -519,32 +539,32 @@ def _replayed(store: Store, suite: Suite, version: str, name: str) -> Golden:
     raise HoldfastError(f"golden {name}", why=why, remedy=f"see 'holdfast run rollouts {status.run_id}'")
 
 
-def compared(one: Golden, two: Golden, findings: tuple[Finding, ...]) -> Output:
+def compared(golden: Golden, replay: Golden, findings: tuple[Finding, ...]) -> Output:
     from holdfast.prove.golden import diff
 
-    changes = diff(one, two)
-    data = {"golden": one.sha256, "replay": two.sha256, "version": two.version, "findings": findings}
+    changes = diff(golden, replay)
+    data = {"golden": golden.sha256, "replay": replay.sha256, "version": replay.version, "findings": findings}
     data["changes"] = [{"case_id": c.case_id, "what": c.what, "kpis": c.kpis} for c in changes]
     is_blocked = any(found.count and found.blocks for found in findings)
-    return Output(data, lambda: _print_changes(one, two, findings, changes, is_blocked), int(is_blocked))
+    return Output(data, _change_lines(golden, replay, findings, changes, is_blocked), int(is_blocked))
 
 
-def _print_changes(
+def _change_lines(
     one: Golden, two: Golden, findings: tuple[Finding, ...], changes: tuple[GoldenChange, ...], is_blocked: bool
-) -> None:
-    print(fold(f"{one.name}: {one.version} ({one.sha256[:12]}) against {two.version} ({two.sha256[:12]})") + "\n")
-    print_table(
+) -> Iterator[Text]:
+    yield fold(f"{one.name}: {one.version} ({one.sha256[:12]}) against {two.version} ({two.sha256[:12]})") + "\n"
+    yield show.table(
         ("check", ">changed", ">of", "", "~first"),
         [(f.name, f.count, f.of, "blocks" if f.count and f.blocks else "", f.detail) for f in findings],
     )
     if changes:
-        print()
+        yield ""
         rows = [(c.case_id, ", ".join(c.what), _moved(c)) for c in changes[:SHOWN]]
-        print_table(("~case", "changed", "~from → to"), rows)
+        yield show.table(("~case", "changed", "~from → to"), rows)
     if len(changes) > SHOWN:
-        print(f"and {len(changes) - SHOWN} more: --json has them all")
+        yield f"and {len(changes) - SHOWN} more: --json has them all"
     if is_blocked:
-        print(f"\nif this is wanted: holdfast prove golden sign {one.name} --why '…'")
+        yield f"\nif this is wanted: holdfast prove golden sign {one.name} --why '…'"
 
 
 def _moved(change: GoldenChange) -> str:

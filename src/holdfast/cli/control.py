@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
@@ -55,7 +55,7 @@ def add_token(
     made, now = mint(), time.time()
     with at.existing() as opened:
         kept = opened.tokens.add(label, role, digest(made), now, _until(now, days), who=who()).result()
-    return _made(kept, made)
+    return _shown_once(kept, made)
 
 
 @tokens_app.command("list")
@@ -92,7 +92,7 @@ def rotate_token(
         kept = opened.tokens.rotate(
             token, digest(made), who(), now, grace_s=grace_hours * 3600, expires_at=_until(now, days)
         ).result()
-    return _made(kept, made)
+    return _shown_once(kept, made)
 
 
 @tokens_app.command("revoke")
@@ -116,7 +116,7 @@ def _until(now: float, days: float | None) -> float | None:
     return None if days is None else now + days * DAY_S
 
 
-def _made(kept: Token, made: str) -> Output:
+def _shown_once(kept: Token, made: str) -> Output:
     about = f"{kept.id}: {kept.role} {kept.label}, {_life(kept, kept.created_at)}; the token is shown this once:"
     return Output({**_record(kept), "token": made}, f"{about}\n{made}")
 
@@ -227,24 +227,23 @@ def status(at: StoreOptions, run: RunText = NEWEST) -> Output:
     with at.existing() as opened:
         found = _newest(opened) if run == NEWEST else opened.runs.get(run)
         told = report(opened, found, principal=f"local:{who()}", now=time.time())
-    return Output(told, lambda: _print_status(found, told))
+    return Output(told, _status_lines(found, told))
 
 
-def _print_status(found: RunRecord, told: dict[str, Any]) -> None:
-    control, training = told["control_state"], told["training_status"]
-    print(f"{found.id}: {_standing(found, training['running'])}")
+def _status_lines(run: RunRecord, report: dict[str, Any]) -> Iterator[str]:
+    control, training = report["control_state"], report["training_status"]
+    yield f"{run.id}: {_standing(run, training['running'])}"
     if control["last_action"] is not None:
         ordered = show.local_time(control["updated_unix_ms"] / 1000)
-        lines = folded(f"last order: {control['last_action']} by {control['principal']}, {ordered}: {told['why']}")
-        print("\n".join(lines))
+        yield from folded(f"last order: {control['last_action']} by {control['principal']}, {ordered}: {report['why']}")
     came = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in training["outcomes"].items() if n)
-    print(f"outcome: {came or 'nothing was answered yet'}")
+    yield f"outcome: {came or 'nothing was answered yet'}"
     counted = ("running", "waiting", "succeeded", "failed", "cancelled")
-    print(f"rollouts: {training['total_rollouts']}; {', '.join(f'{training[name]} {name}' for name in counted)}")
-    if told["recovery_crash_detected"]:
-        print(f"recovered from a crash; checkpoint: {told['recovery_checkpoint_source'] or 'none was needed'}")
-    commands = [SPELT.get(order, order) for order in told["allowed_actions"] if order != ALREADY[found.wanted]]
-    print(f"accepts: {', '.join(commands) or 'nothing any more'}")
+    yield f"rollouts: {training['total_rollouts']}; {', '.join(f'{training[name]} {name}' for name in counted)}"
+    if report["recovery_crash_detected"]:
+        yield f"recovered from a crash; checkpoint: {report['recovery_checkpoint_source'] or 'none was needed'}"
+    commands = [SPELT.get(order, order) for order in report["allowed_actions"] if order != ALREADY[run.wanted]]
+    yield f"accepts: {', '.join(commands) or 'nothing any more'}"
 
 
 SPELT = {"freeze": "pause --mode freeze"}
@@ -258,7 +257,7 @@ ALREADY = {
 
 
 def _standing(run: RunRecord, running: int) -> str:
-    """How it stands, in a word: who is told to pause has paused once nothing runs any more."""
+    """Names the state of a run; one that is told to pause has paused once nothing runs any more."""
     if run.state is not RunState.RUNNING or run.wanted is DesiredState.RUNNING:
         return str(run.state)
     return f"{run.wanted}; {show.count(running, 'rollout')} still running" if running else str(run.wanted)
@@ -290,11 +289,11 @@ def here() -> Caller:
     return Caller(label=who(), role=Role.ADMIN)
 
 
-def give(store: Store, action: str, subject: str, why: str, identity: str | None = None, **args: str | None) -> Any:
-    """One order from this machine, with an id of its own unless one is given; the desk's answer."""
+def give(store: Store, action: str, subject: str, why: str, **args: str | None) -> Any:
+    """Gives one command from this machine and returns the answer."""
     from holdfast.operate import control
 
-    return control.answer(store, _body(action, subject, why, identity, args), here(), now=time.time())
+    return control.answer(store, _body(action, subject, why, None, args), here(), now=time.time())
 
 
 def _body(action: str, subject: str, why: str, identity: str | None, args: dict[str, str | None]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from holdfast.collect.doctor import Trainer
     from holdfast.collect.endpoint_probe import DoctorFinding
-    from holdfast.contracts.evidence import Decision
 
 
 LOCAL = "local/"
@@ -75,21 +74,15 @@ def doctor(
     decision = verdict(found)
     about = {"endpoint": target, "model": asked, "system": system, "decision": decision}
     data = {**about, "findings": [asdict(one) for one in found]}
-    return Output(data, lambda: _tell(f"{asked} at {target}", found, decision, system), int(not decision.open))
-
-
-def _tell(who: str, found: Sequence[DoctorFinding], decision: Decision, system: str | None) -> None:
-    show.print_table(("check", "state", "~found"), [(one.check, one.state.value, one.detail) for one in found])
-    print()
-    if system is not None:
-        print(fold(f"asked under the instructions: {show.one_line(system)}"))
-    print(f"{who}: {'fit' if decision.open else 'not fit'} to be trained on")
-    if not decision.open:
-        print("\n".join(f"  {reason.code}: {reason.text}" for reason in decision.reasons))
+    table = show.table(("check", "state", "~found"), [(one.check, one.state.value, one.detail) for one in found])
+    under = [] if system is None else [fold(f"asked under the instructions: {show.one_line(system)}")]
+    fit = f"{asked} at {target}: {'fit' if decision.open else 'not fit'} to be trained on"
+    reasons = [] if decision.open else [f"  {reason.code}: {reason.text}" for reason in decision.reasons]
+    return Output(data, [table, "", *under, fit, *reasons], int(not decision.open))
 
 
 async def examined(url: str, model: str | None, timeout_s: float, **how: Any) -> tuple[str, tuple[DoctorFinding, ...]]:
-    """Which model was asked, and what was found."""
+    """Examines the endpoint and returns the model's name with the findings."""
     from holdfast.collect.doctor import examine
     from holdfast.collect.endpoint_probe import CHECKS, EndpointProbe
 
@@ -179,12 +172,9 @@ def check_aliases(
     if output_md is not None:
         with written_whole(output_md) as file:
             file.write(markdown(report))
-    return Output(report, lambda: _print_checks(report), int(report.summary.failed > 0))
-
-
-def _print_checks(report: CompatReport) -> None:
-    show.print_table(("check", "status", "~command"), [(c.name, c.status, c.cmd) for c in report.commands])
-    print(f"{report.summary.passed} of {report.summary.total} passed")
+    table = show.table(("check", "status", "~command"), [(c.name, c.status, c.cmd) for c in report.commands])
+    passed = f"{report.summary.passed} of {report.summary.total} passed"
+    return Output(report, [table, passed], int(report.summary.failed > 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +213,7 @@ def _run(words: list[str], root: Path) -> Ran:
 
 
 def _warned(ran: Ran, words: list[str]) -> str | None:
-    """What stderr says behind the warnings, one for each alias in order; None when they are not there."""
+    """Returns stderr after the warnings, one for each alias in order; None when they are missing."""
     warnings = "".join(f"{alias_warning(word)}\n" for word in words if word in ALIASES)
     return ran.err.removeprefix(warnings) if ran.err.startswith(warnings) else None
 
@@ -239,7 +229,7 @@ def _runs_as_documented(ran: Ran, words: list[str], root: Path) -> bool:
 
 
 def _refused_as_canonical(ran: Ran, words: list[str], root: Path) -> bool:
-    """With a config beside it, which is an error: the older names must be refused exactly as today's are."""
+    """Checks that the older names are refused exactly as today's are, where a config is given beside them."""
     today = _run([ALIASES.get(word, word) for word in words], root)
     told = "they cannot be given together" in ran.err
     return told and (ran.code, ran.out, _warned(ran, words)) == (2, today.out, today.err)
@@ -301,7 +291,7 @@ KINDS = {
     "disk": "Let a run run out of disk space, and resume it.",
     "upgrade": "Upgrade an older store, kill the upgrade midway, and finish it.",
 }
-SOAK = "Collect, learn, serve and look for hours, with kills, pauses and full disks all the while."
+SOAK = "Collect, learn, serve and look for hours, with kills, pauses, full disks and clocks that jump."
 EXITS = "On a scratch store, under load, with our own commands. Exits 1 where a check does not hold."
 Quick = Annotated[bool, Option("--quick", help="A smaller one, of half a minute.")]
 Out = Annotated[
@@ -417,7 +407,7 @@ def gate(
 
 
 def _folder(kind: str, out: Path | None) -> Path:
-    """Empty, and there."""
+    """Makes the folder; one that holds something is refused."""
     folder = out or DRILLS / f"{kind}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"--out {folder}", why="is there and not empty", remedy="name a new folder")
@@ -429,7 +419,7 @@ def _folder(kind: str, out: Path | None) -> Path:
 
 
 def _lines(told: Mapping[str, Any], problems: tuple[str, ...], took: str) -> Iterator[str]:
-    """One page of 80 columns."""
+    """Describes a drill on one page of 80 columns."""
     outcome = "passed" if not problems else "FAILED"
     yield f"{told.get('drill', '?')} drill {told.get('run_id', '?')}: {outcome}{took}"
     for one in told.get("checks") or ():

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import secrets
-import shlex
 import signal
 import sys
 import threading
@@ -22,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from holdfast.cli.options import DEFAULT_STORE, who
+from holdfast.cli.options import store_flags, who
 from holdfast.cli.prompts import held_out_lines, reported, search_lines
 from holdfast.cli.release import into_service
 from holdfast.cli.show import near, step
@@ -103,7 +102,7 @@ def switched_off(store: Store, run: str, spec: RunSpec, begun: Snapshot) -> list
 
 
 def switched_off_lines(off: Sequence[Off], at: str) -> list[str]:
-    """At most 80 columns, but for names that are longer. `at` finds the store again."""
+    """Says which features were off, why, and how to turn them on. `at` has the options that find the store."""
     told = []
     for one in off:
         said = f"{one.feature.replace('_', ' ')}: switched off by flag {one.flag} ({one.why})"
@@ -218,19 +217,20 @@ def report(
     if status.rl_optimizer is not None:
         rows |= _learnt(status.rl_optimizer)
     why = f" ({status.error})" if status.error else ""
-    ended = f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.1f} s{why}"
+    run, at = status.run_id, store_flags(status.store_path, status.project)
+    ended = f"{run} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.1f} s{why}"
     print("\n".join(folded(ended, hanging="  ")))
     for name, text in rows.items():
         print("\n".join(folded(f"  {name:<10} {text}", hanging=" " * 13)))
     if off:
-        print("\n".join(switched_off_lines(off, elsewhere(status))))
+        print("\n".join(switched_off_lines(off, at)))
     for one in searched:
         print("\n".join(search_lines(*one)))
         print("\n".join(held_out_lines(one[0])))
     print("next:")
-    run, at = status.run_id, elsewhere(status)
     ways = [(f"run rollouts {run}", "every task with its reward")]
-    ways += [(f"run spans {run}/{_some_task(status)}", "what one agent did, step by step")]
+    first = "train-1" if "train" in status.rewards else "val-1"
+    ways += [(f"run spans {run}/{first}", "what one agent did, step by step")]
     if status.run_state is not RunState.COMPLETED and open_:
         ways.insert(0, (f"run start --resume {run}", "go on where it stopped"))
     if searched:
@@ -243,13 +243,13 @@ def report(
 
 
 def _outcomes(status: Status) -> str:
-    """What came of those that are over; a wrong answer is no success."""
+    """Counts the outcomes of finished rollouts; a wrong answer is no success."""
     came = [f"{status.outcomes.get(kind, 0)} {kind.replace('_', ' ')}" for kind in ANSWERED]
     return ", ".join([*came[:2], *(came[2:] if status.outcomes.get("not_checked") else ()), f"{status.failed} failed"])
 
 
 def _learnt(told: Mapping[str, Any]) -> dict[str, str]:
-    """What the optimizer did, and why not more."""
+    """Describes what the optimizer did, and why it did no more."""
     seen = f"{told['trajectories']} trajectories, {told['samples']} turns"
     if told.get("restored"):
         rows = {"learnt": f"nothing: taken back, {told['restored']} ({seen})"}
@@ -266,16 +266,6 @@ def _learnt(told: Mapping[str, Any]) -> dict[str, str]:
         silent = (f"{n} by {why.replace('_', ' ')}" for why, n in told["no_gradient"].items())
         rows["unused"] = f"rollouts without a gradient: {', '.join(silent)}"
     return rows
-
-
-def elsewhere(status: Status) -> str:
-    """The options that find the run again, where it is not in the usual store and project."""
-    store = "" if status.store_path == DEFAULT_STORE else f" --store {shlex.quote(status.store_path)}"
-    return store + ("" if status.project == "default" else f" --project {shlex.quote(status.project)}")
-
-
-def _some_task(status: Status) -> str:
-    return "train-1" if "train" in status.rewards else "val-1"
 
 
 def drive(store: Store, spec: RunSpec, resume: str | None) -> tuple[Status, Path, int]:

@@ -85,9 +85,9 @@ def diff(
     least = None if reference is None else _references(before, reference, change)
     seen = _look(change, least)
     if html is None:
-        return Output(_told(seen), lambda: _print(seen))
+        return Output(_diff_record(seen), lambda: _print(seen))
     _write(html, _page(change, seen))
-    return Output(_told(seen) | {"page": html}, f"{html}\n{_summary(seen)}")
+    return Output(_diff_record(seen) | {"page": html}, f"{html}\n{_summary(seen)}")
 
 
 def _change(before: Path, after: Path) -> Change:
@@ -227,7 +227,7 @@ def _row(part: EditPart, width: int) -> Text:
     return Text(f"{head}{shown:<{room}} {part.cost:>6.1f}", style=style)
 
 
-def _told(seen: _Seen) -> dict[str, Any]:
+def _diff_record(seen: _Seen) -> dict[str, Any]:
     return {
         "files": [
             {
@@ -298,7 +298,7 @@ SHOWN = 3  # reasons of one result; all of them are in the JSON
 
 
 def evaluate(
-    what: Annotated[str, Argument(metavar="FILE|RUN", help="Results, one JSON object a line; or a run's id.")],
+    source: Annotated[str, Argument(metavar="FILE|RUN", help="Results, one JSON object a line; or a run's id.")],
     at: StoreOptions,
     limit: Annotated[int, Option(metavar="N", min=1, max=100_000, help="At most so many results.")] = 1000,
     trip: Annotated[bool, Option("--trip", help="Kill the flag of a part whose p95 is over its limit.")] = False,
@@ -323,9 +323,9 @@ def evaluate(
     from holdfast.operate.switches import p95, snapshot_at
 
     flags_now = snapshot_at(at.store, at.project, clock=time.time, environment=os.environ)
-    is_file = Path(what).is_file() or what.endswith((".jsonl", ".json"))
+    is_file = Path(source).is_file() or source.endswith((".jsonl", ".json"))
     _check_kept(is_file, keep, name, pay)
-    given = _from_file(Path(what), limit) if is_file else None
+    given = _from_file(Path(source), limit) if is_file else None
     names = (judge or ()) if flags_now.somebody().judges else ()  # switched off for all, nobody is even loaded
     with ExitStack() as stack:
         opened = stack.enter_context(at.existing()) if names or given is None else None
@@ -333,15 +333,15 @@ def evaluate(
         looking = _Looking(flags_now, judging, {})
         if given is None:
             assert opened is not None
-            run, keys = opened.runs.get(what).id, list[str]()
+            run, keys = opened.runs.get(source).id, list[str]()
             title = _free(opened, run, name) if keep else None
             found = _all(_from_run(opened, run, limit, keys), looking, None)
             kept = None if title is None or not found else _keep(opened, at, run, title, keys, found, names, pay)
         else:
             found = _all(((one.task, one) for one in given), looking, len(given))
-            kept = _keep_file(at, Path(what), given, found, names) if keep and found else None
+            kept = _keep_file(at, Path(source), given, found, names) if keep and found else None
     if not found:
-        raise BadInput(what, why="has no finished result", remedy="give a file of results, or a run that has some")
+        raise BadInput(source, why="has no finished result", remedy="give a file of results, or a run that has some")
     tripped = _trip(looking.took, at.store, at.project) if trip else []
     data = _record(found, looking.given) | {"parts_p95_ms": {part: p95(times) for part, times in looking.took.items()}}
     has_failed = any(one.decision == "fail" for one, _ in found)
@@ -460,7 +460,7 @@ class _Looking:
 def _all(
     results: Iterable[tuple[str, TaskResult]], looking: _Looking, total: int | None
 ) -> list[tuple[Evaluation, float]]:
-    """Each with the seconds it took; results come with their keys."""
+    """Evaluates the results, which come with their keys, and measures the seconds that each took."""
     from holdfast.reward.evaluation import evaluate as judge
 
     found = []
@@ -499,14 +499,14 @@ def _trip(took: Mapping[str, Sequence[float]], store: str, project: str) -> list
 
 
 def _from_file(path: Path, limit: int) -> list[TaskResult]:
-    """All lines are read before anything is judged: a bad one is named with its number."""
+    """Reads all lines before anything is judged; a bad one is named with its number."""
     from holdfast.reward.evaluation import result_from
 
     return [result_from(given, where) for where, given in islice(read_jsonl(path), limit)]
 
 
 def _from_run(store: Store, run: str, limit: int, keys: list[str]) -> Iterator[tuple[str, TaskResult]]:
-    """What its decided rollouts came to, with their ids, which are noted in `keys`."""
+    """Yields the results of the run's decided rollouts with their ids, and adds these to `keys`."""
     from holdfast.api.stored import decided_of
     from holdfast.pipeline.evaluating import stored_result
 

@@ -171,7 +171,8 @@ def set_(
 ) -> Output:
     """Make a flag, or change parts of one; what is not given stays. A new one is off until it is enabled."""
     given: dict[str, Any] = {"off": off, "salt": salt, "description": description, "owner": owner}
-    given["variants"] = dict(_variant(text) for text in variant) if variant else None
+    named = dict(pair_of(text, "--variant") for text in variant or ())
+    given["variants"] = {name: value_of(text) for name, text in named.items()} or None
     given["rules"] = tuple(rule_of(text) for text in rule) if rule else None
     given["requires"] = dict(pair_of(text, "--requires") for text in requires) if requires else None
     given = {key: value for key, value in given.items() if value is not None}
@@ -182,7 +183,7 @@ def set_(
         if whole is not None or {"variants", "rules", "off"}.intersection(given):
             _refuse_in_experiment(opened, name, at)
         before = {flag.name: flag for flag in opened.flags.all()}
-        flag = whole or (replace(before[name], **given) if name in before else _made(name, given))
+        flag = whole or (replace(before[name], **given) if name in before else _new_flag(name, given))
         check(flag, before)
         after = opened.flags.put(flag, who=who(), why=why, now=time.time(), seen=before.get(name)).result()
     return _answer(after, f"{'changed' if name in before else 'made'}, {_state(after)}: {_rules(after)}")
@@ -293,7 +294,7 @@ def init(at: StoreOptions, why: Why = "the flags that a project begins with") ->
 
 
 def _refuse_in_experiment(store: Store, name: str, at: StoreOptions) -> None:
-    """Who gets what is the experiment's while it runs; the kill switch and `disable` work all the same."""
+    """Refuses changes while an experiment decides who gets what; the kill switch and `disable` still work."""
     if trial := flags.running(store.trials.all(), time.time()).get(name):
         why, stop = f"experiment {trial.name} decides who gets what", f"holdfast release experiment stop {name}{at}"
         raise BadInput(f"flag {name}", why=why, remedy=f"end that first: {stop}; or kill the flag")
@@ -323,7 +324,7 @@ def _change(store: Store, name: str, change: Callable[[Flag], Flag], why: str) -
     raise AssertionError("unreachable")
 
 
-def _made(name: str, given: dict[str, Any]) -> Flag:
+def _new_flag(name: str, given: dict[str, Any]) -> Flag:
     variants = given.setdefault("variants", {"on": True, "off": False})
     if "off" not in given and "off" not in variants:
         what = f"flag {name}: variants {', '.join(variants)}"
@@ -348,11 +349,6 @@ def _ramped(flag: Flag, variant: str | None, percent: float) -> Flag:
     else:
         kept.append(FlagRule(variant=chosen, percent=percent))
     return replace(flag, rules=tuple(kept))
-
-
-def _variant(text: str) -> tuple[str, Any]:
-    name, value = pair_of(text, "--variant")
-    return name, value_of(value)
 
 
 def _moment(text: str) -> float | None:
@@ -401,7 +397,7 @@ def _as_json(value: Any) -> str:
 
 
 def _required(flag: Flag) -> str:
-    """What it needs; of its own group, `.enabled=on` says enough."""
+    """Lists the flags that it requires; those of its own group in short, as in `.enabled=on`."""
     group = flag.name.rpartition(".")[0] or flag.name
     pairs = flag.requires.items()
     return ", ".join(

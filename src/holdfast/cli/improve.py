@@ -13,21 +13,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from holdfast.cli import show
 from holdfast.cli.options import (
     CONFIG,
     DeviceOption,
     DtypeOption,
     Output,
     StoreOptions,
+    Text,
     check_torch,
-    existing,
     needing,
+    store_flags,
     written_whole,
 )
 from holdfast.cli.prompts import PROMPT, PromptOptions, held_out_lines, reported, search_lines, searched_in
 from holdfast.cli.release import decision_lines, headline, into_service, reason_lines
 from holdfast.cli.report import write_page
-from holdfast.cli.show import left, near, one_line, print_table, progress, step
+from holdfast.cli.show import left, near, one_line, progress, step
 from holdfast.contracts.errors import BadInput, Lost, NotFound
 from holdfast.contracts.evidence import Decision
 from holdfast.contracts.lines import folded
@@ -96,7 +98,7 @@ violin wagon wall water wheel wind window winter wolf yard
 
 
 def files(name: str) -> dict[str, str]:
-    """What the project is made of, by path."""
+    """Returns the files of a new project by path."""
     tasks = "".join(f'{{"question": "Please write {word}.", "expected": "{word}"}}\n' for word in WORDS.split())
     return {"agent.py": AGENT_PY, "score.py": SCORE_PY, "tasks.jsonl": tasks, CONFIG: TOML.format(name=name)}
 
@@ -192,20 +194,14 @@ def quickstart(
             breakdown = _breakdown(opened, right)
         folder = opened.folder
 
-    def text() -> None:
-        if off:
-            print("\n".join(switched_off_lines(off, str(at))))
-        if found is not None and picture is not None:
-            _tell(status, found, updates)
-            print("\n".join(["", *breakdown] if breakdown else []))
-            _onward(status, picture, updates, page, folder, right)
-        else:
-            why = "" if status.error is None else f" ({status.error})"
-            print(f"{status.run_id} {status.run_state.replace('_', ' ')} at {status.lesson}{why}")
-            print(f"next:\n  {again}   # goes on where it stopped")
-
     data = _record(status, found, picture, updates) | {"page": page} | _switched_off(off)
-    return Output(data, text, code)
+    shown = switched_off_lines(off, str(at))
+    if found is None or picture is None:
+        why = "" if status.error is None else f" ({status.error})"
+        shown.append(f"{status.run_id} {status.run_state.replace('_', ' ')} at {status.lesson}{why}")
+        return Output(data, [*shown, f"next:\n  {again}   # goes on where it stopped"], code)
+    left_behind = _left_lines(status, picture, updates, page, folder, right)
+    return Output(data, [*shown, *_result_lines(status, found, updates), "", *breakdown, *left_behind], code)
 
 
 def _quickstart_prompts(at: StoreOptions, *, quick: bool, seed: int, fresh: bool) -> Output:
@@ -278,7 +274,7 @@ def _picture(store: Store, run: str) -> Path:
 
 
 def _proposed(updates: list[StepRecord]) -> Mapping[str, Any] | None:
-    """What the gate was told and decided; None where nothing came before it."""
+    """Finds the step with the gate's decision; None where nothing came before the gate."""
     return next((update.body for update in updates if "decision" in update.body), None)
 
 
@@ -293,7 +289,7 @@ def _record(status: Status, found: Results | None, picture: Path | None, updates
 
 
 def _breakdown(store: Store, right: list[tuple[str, str]]) -> list[str]:
-    """What a rollout was paid for that was wrong before and is right now, of those the one with the most tool calls."""
+    """Shows the rewards of a rollout that was wrong before and is right now: the one with the most tool calls."""
     from holdfast.cli.reward import read_rewards, reward_lines
 
     found = [(before, read_rewards(store, store.views.rollout(after)), after) for before, after in right[:LOOK_AT]]
@@ -313,66 +309,64 @@ def _richness(spans: Sequence[Span], breakdown: RewardBreakdown | None) -> tuple
     return sum(span.tool is not None for span in spans), paid
 
 
-def _tell(status: Status, found: Results, updates: list[StepRecord]) -> None:
+def _result_lines(status: Status, found: Results, updates: list[StepRecord]) -> Iterator[Text]:
     """At most 80 columns."""
     from holdfast.workloads.plots import blocks
     from holdfast.workloads.tooluse.quickstart import RATES
 
-    print(f"{status.run_id} {status.run_state} in {status.elapsed_s:.0f} s\n")
+    yield f"{status.run_id} {status.run_state} in {status.elapsed_s:.0f} s\n"
     if found.practised < ENOUGH:
-        print("(so little practice shows that everything runs, not that anything was learnt)\n")
-    print_table(
+        yield "(so little practice shows that everything runs, not that anything was learnt)\n"
+    yield show.table(
         ("held-out tasks", "baseline", "95 %", "trained", "95 %", ""),
         [
             (RATES[name], *_cells(change.baseline), *_cells(change.trained), "lifted" if change.is_lifted else "")
             for name, change in found.changes.items()
         ],
     )
-    print(f"\ntasks solved, paired by task: +{found.gain.low:.2f} to +{found.gain.high:.2f} (95 %)".replace("+-", "-"))
-    print("\non the way (warm-up on validation tasks, then GRPO on train tasks)")
+    yield f"\ntasks solved, paired by task: +{found.gain.low:.2f} to +{found.gain.high:.2f} (95 %)".replace("+-", "-")
+    yield "\non the way (warm-up on validation tasks, then GRPO on train tasks)"
     for name in ("success", "adoption"):
         values = [getattr(point, name) for point in found.curve]
         known = [value for value in values if value is not None]
         ends = f"{known[0]:.2f} → {known[-1]:.2f}" if known else ""
-        print(f"  {RATES[name]:<14} {blocks(values)}  {ends}")
+        yield f"  {RATES[name]:<14} {blocks(values)}  {ends}"
     silent = sum(found.silent.values())
     reasons = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in found.silent.items())
-    print(f"  {found.practised} practice rollouts, {silent} without a gradient{f': {reasons}' if reasons else ''}")
+    yield f"  {found.practised} practice rollouts, {silent} without a gradient{f': {reasons}' if reasons else ''}"
     proposed = _proposed(updates)
     if proposed is not None:
         decision = decode(Decision, dict(proposed["decision"]))
-        print(f"\nthe gate  {headline(proposed['release'], decision)}")
-        print("\n".join(reason_lines(decision.reasons)))
+        yield f"\nthe gate  {headline(proposed['release'], decision)}"
+        yield from reason_lines(decision.reasons)
 
 
-def _onward(
+def _left_lines(
     status: Status,
     picture: Path,
     updates: list[StepRecord],
     page: Path | None,
     folder: Path,
     right: list[tuple[str, str]],
-) -> None:
-    """What it left behind, and what to look at."""
-    from holdfast.cli.drive import elsewhere
-
-    proposed = _proposed(updates)
-    print(f"\n  picture     {near(picture)}")
+) -> Iterator[Text]:
+    """Lists what the run left behind, and what to look at next."""
+    at, proposed = store_flags(status.store_path, status.project), _proposed(updates)
+    yield f"\n  picture     {near(picture)}"
     weights = None
     if (checkpoint := _newest(updates)) is not None:
         weights = Path(near(folder.absolute())) / "checkpoints" / checkpoint
-        print(f"  checkpoint  {weights}")
+        yield f"  checkpoint  {weights}"
     if page is not None:
-        print(f"  proof       {near(page)}")
-    print(f"  store       {status.store_path}\nnext:")
+        yield f"  proof       {near(page)}"
+    yield f"  store       {status.store_path}\nnext:"
     if proposed is not None:
-        print(f"  holdfast release explain {proposed['release']}{elsewhere(status)}   # why, from the ledger")
+        yield f"  holdfast release explain {proposed['release']}{at}   # why, from the ledger"
     if weights is not None:
-        print(f"  holdfast policy chat \\\n    --model {shlex.quote(str(weights))}")
-    print(f"  holdfast run rollouts {status.run_id} --limit 5{elsewhere(status)}   # every try with its reward")
+        yield f"  holdfast policy chat \\\n    --model {shlex.quote(str(weights))}"
+    yield f"  holdfast run rollouts {status.run_id} --limit 5{at}   # every try with its reward"
     seen = right[0][1] if right else f"{status.run_id}/proof-0-candidate-0-0"
-    print(f"  holdfast reward show {seen}{elsewhere(status)}   # what it was paid for")
-    print(f"  holdfast run spans {seen}{elsewhere(status)}   # what it did")
+    yield f"  holdfast reward show {seen}{at}   # what it was paid for"
+    yield f"  holdfast run spans {seen}{at}   # what it did"
 
 
 def _newest(updates: list[StepRecord]) -> str | None:
@@ -429,7 +423,7 @@ class ImproveOptions:
     ] = None
 
     def check(self, config: Path | None, resume: str | None) -> None:
-        """That one thing is to be done, and that every option means something for it."""
+        """Checks that one thing is to be done, and that every option means something for it."""
         ways = (("CONFIG", config), ("--env", self.env), ("--resume", resume))
         given = [name for name, value in ways if value is not None]
         if len(given) != 1:
@@ -450,7 +444,7 @@ class ImproveOptions:
                 )
 
     def settings(self, config: Path, at: StoreOptions, search: PromptOptions) -> OptimizeSettings:
-        """Those of the file with the given options in their place."""
+        """Returns the settings of the file, overridden by the options."""
         from holdfast.contracts.settings import ImproveBlock, load_settings, override
 
         settings = load_settings(config)
@@ -472,7 +466,7 @@ class ImproveOptions:
             from holdfast.pipeline.spec import searches_prompts
         is_search = searches_prompts(settings)
         settings = search.over(settings, is_asked=is_search)
-        return settings if is_search else _found(settings, at.store, at.project)
+        return settings if is_search else _with_folder(settings, at.store, at.project)
 
     def in_env(self, env: str) -> RunSpec:
         from holdfast.learn.control import EnvPPO
@@ -539,8 +533,8 @@ def improve(
         now = {body["release"]: opened.releases.get(body["release"]) for body in decided if "release" in body}
         off = switched_off(opened, status.run_id, spec, begun)
         searched = searched_in(opened, status.run_id)
-    told = [{name: body.get(name) for name in REPORTED} for body in decided]
-    data = {"status": status, "iterations": told, "pages": pages, **_switched_off(off)}
+    iterations = [{name: body.get(name) for name in REPORTED} for body in decided]
+    data = {"status": status, "iterations": iterations, "pages": pages, **_switched_off(off)}
     data |= {"prompt_optimization": [reported(*one) for one in searched]} if searched else {}
     lines = _improve_lines(status, updates, list(zip(decided, pages, strict=True)), now, str(at), off, searched)
     return Output(data, "\n".join(lines), code)
@@ -549,8 +543,8 @@ def improve(
 REPORTED = ("iteration", "release", "decision", "evidence", "proof", "verdict", "why")
 
 
-def _found(settings: OptimizeSettings, store: str, project: str) -> OptimizeSettings:
-    """The same with the folder of the weights, where the model is a checkpoint or a release of this store."""
+def _with_folder(settings: OptimizeSettings, store: str, project: str) -> OptimizeSettings:
+    """Replaces a model that is a checkpoint or a release of this store by the folder of its weights."""
     from holdfast.pipeline.spec import LOCAL
     from holdfast.pipeline.versions import weights_of
 
@@ -558,7 +552,7 @@ def _found(settings: OptimizeSettings, store: str, project: str) -> OptimizeSett
     if provider != LOCAL or Path(name).is_dir():
         return settings
     try:
-        opened = existing(store, project)
+        opened = StoreOptions(store, project).existing()
     except NotFound:  # there is none yet, so it holds no weights
         return settings
     with opened:

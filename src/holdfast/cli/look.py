@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import DEFAULT_STORE, Limit, Output, RolloutText, RunText, StoreOptions
+from holdfast.cli.options import Limit, Output, RolloutText, RunText, StoreOptions, Text
 from holdfast.contracts.errors import NotFound
 from holdfast.contracts.rollout import OutcomeKind, RolloutState, Split, outcome_kind
 from holdfast.contracts.run import DesiredState, RunState
@@ -55,7 +54,7 @@ def runs(
 
 def _more(at: StoreOptions, is_more: bool, command: str, *words: str, **options: object) -> str:
     """The command that shows the next page, if there is one."""
-    return show.next_page(command, *words, **{**options, **_where(at)}) if is_more else ""
+    return f"{show.next_page(command, *words, **options)}{at}" if is_more else ""
 
 
 def _runs(store: Store, status: RunState | None, after: str | None) -> Iterator[RunRecord]:
@@ -66,7 +65,7 @@ def _runs(store: Store, status: RunState | None, after: str | None) -> Iterator[
 
 
 def _run_table(store: Store, page: list[RunRecord]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-    """What came of the rollouts is never left out on a narrow terminal; what was not checked has a column if needed."""
+    """Builds the table of runs. A narrow terminal still shows the outcomes; unchecked ones get a column if needed."""
     found = [(run, store.views.outcomes(run.id)) for run in page]
     is_unchecked = any(outcomes[OutcomeKind.NOT_CHECKED] for _, outcomes in found)
     titles = (">right", ">wrong", *((">unchecked",) if is_unchecked else ()), ">failed")
@@ -114,16 +113,9 @@ def rollouts(
         none = f"no {'more ' if after else ''}rollouts that fit"
         return Output([], f"{summary}\n{none}" if summary else none)
     following = {"outcome": outcome, "status": status, "split": split, "limit": limit, "after": page[-1].name}
-    return Output(
-        page, lambda: _print_rollouts(summary, page), more=_more(at, is_more, "run rollouts", run, **following)
-    )
-
-
-def _print_rollouts(summary: str, page: list[Rollout]) -> None:
-    if summary:
-        print(summary)
     columns = ("~name", "outcome", "status", "?split", "?>tries", ">reward", "?>took", "~prompt or reason")
-    show.print_table(columns, map(_rollout_row, page))
+    shown: list[Text] = [*([summary] if summary else []), show.table(columns, map(_rollout_row, page))]
+    return Output(page, shown, more=_more(at, is_more, "run rollouts", run, **following))
 
 
 def _summary(store: Store, run: str) -> str:
@@ -154,7 +146,7 @@ def _plain(kind: OutcomeKind) -> str:
 
 
 def _ended(rollout: Rollout) -> str:
-    """What came of it, and its status where that says something else."""
+    """Names the outcome of a rollout, and its status where that differs."""
     kind = outcome_kind(rollout.status, rollout.outcome)
     if kind is None or kind is OutcomeKind.FAILED:
         return str(rollout.status)
@@ -171,10 +163,11 @@ def spans(
 ) -> Output:
     """Show what happened in one attempt at a rollout."""
     with at.existing() as opened:
+        from holdfast.operate.conversation import shown_attempt
         from holdfast.store.store import find_rollout
 
         found = find_rollout(opened, rollout)
-        one = _attempt(opened, found, attempt)
+        one = shown_attempt(found, opened.views.attempts(found.id), attempt)
         recorded = [] if one is None else opened.traces.spans(one.token)
         fitting = [span for span in recorded if span.seq > after and kind in (None, span.kind)]
         lines = [] if after else list(_attempt_lines(opened, found, one))
@@ -184,27 +177,10 @@ def spans(
         return Output(page, "\n".join([*lines, *none]))
     following = {"attempt": one.number, "kind": kind, "limit": limit, "after": page[-1].seq}
     more = _more(at, len(fitting) > limit, "run spans", found.id, **following)
-    return Output(page, lambda: _print_spans(lines, recorded, page), more=more)
-
-
-def _print_spans(lines: list[str], recorded: list[Span], page: list[Span]) -> None:
     depths = _depths(recorded)
-    for line in lines:
-        print(line)
-    show.print_table((">seq", "kind", "~name", ">took", "~what"), [_span_row(span, depths[span.seq]) for span in page])
-    _print_tracebacks(page)
-
-
-def _attempt(store: Store, rollout: Rollout, number: int | None) -> Attempt | None:
-    """The attempt asked for, else the one that decided the rollout, else the last."""
-    tries = store.views.attempts(rollout.id)
-    if number is not None:
-        for attempt in tries:
-            if attempt.number == number:
-                return attempt
-        raise NotFound(f"attempt {number} of {rollout.id}", why=f"it has {len(tries)}", remedy="leave --attempt out")
-    decided = [attempt for attempt in tries if attempt.id == rollout.final_attempt]
-    return next(iter(decided or tries[-1:]), None)
+    rows = [_span_row(span, depths[span.seq]) for span in page]
+    table = show.table((">seq", "kind", "~name", ">took", "~what"), rows)
+    return Output(page, [*lines, table, *_tracebacks(page)], more=more)
 
 
 def _attempt_lines(store: Store, rollout: Rollout, attempt: Attempt | None) -> Iterator[str]:
@@ -231,7 +207,7 @@ def _depths(recorded: list[Span]) -> dict[int, int]:
 
 def _span_row(span: Span, depth: int) -> tuple[object, ...]:
     if span.model is not None:
-        what: object = _said(span.model.response)
+        what: object = _answer_text(span.model.response)
     elif span.tool is not None:
         what = f"{show.pairs(span.tool.arguments)} → {show.one_line(span.tool.error or span.tool.result)}"
     else:
@@ -240,17 +216,17 @@ def _span_row(span: Span, depth: int) -> tuple[object, ...]:
     return span.seq, span.kind, "· " * depth + span.name, took, what
 
 
-def _print_tracebacks(page: list[Span]) -> None:
+def _tracebacks(page: list[Span]) -> Iterator[str]:
     """Whole and as they are: where an agent failed is what its author came to see."""
     for span in page:
         text = span.attributes.get(TRACEBACK)
         if isinstance(text, str):
-            print(f"\n{span.seq} {show.one_line(span.name)}:")
-            print("\n".join(show.printable(line) for line in text.splitlines()))
+            yield f"\n{span.seq} {show.one_line(span.name)}:"
+            yield from map(show.printable, text.splitlines())
 
 
-def _said(response: Mapping[str, Any]) -> str:
-    """What the model answered: its text, the calls it asks for, or at least what it thought."""
+def _answer_text(response: Mapping[str, Any]) -> str:
+    """Joins the model's text, the calls it asks for and its thoughts."""
     calls = [call.get("function", {}) for call in response.get("tool_calls") or ()]
     parts = [str(response.get("content") or "")]
     parts += [f"→ {function.get('name')} {function.get('arguments')}" for function in calls]
@@ -291,12 +267,6 @@ def workers(at: StoreOptions, limit: Limit = 50) -> Output:
         state = "stopped" if one.stopped_at else f"silent {quiet}" if now - one.beat_at > SILENT_S else "working"
         rows.append((one.id, state, one.slots, one.host, one.pid, show.local_time(one.started_at), quiet))
     return Output(found, show.table(("~worker", "state", ">slots", "~host", ">pid", "started", ">last beat"), rows))
-
-
-def _where(at: StoreOptions) -> dict[str, object]:
-    """The options that lead to the same store, when they are not the defaults."""
-    usual = {"store": DEFAULT_STORE, "project": "default"}
-    return {name: value for name, value in asdict(at).items() if value != usual[name]}
 
 
 ROOM = 12  # letters of a version beside a tool
@@ -340,11 +310,11 @@ def adoption(
         none = 'no decided attempt called a tool, was offered one or needed one; tasks say so by "tools" and "needs"'
         return Output(data, none)
     counted = f"{show.count(len(records), 'attempt')} in {show.count(len(set(named)), 'run')}"
-    return Output(data, lambda: _print(found, KEYS[by], counted))
+    return Output(data, _adoption_table(found, KEYS[by], counted))
 
 
 def _records(store: Store, run: str) -> Iterator[ToolAttempt]:
-    """Of the attempts that decided their rollouts."""
+    """Yields the tool use of the attempts that decided their rollouts."""
     from holdfast.operate.learning_views import catalog, record
 
     tools = catalog(store, run)
@@ -356,24 +326,14 @@ def _records(store: Store, run: str) -> Iterator[ToolAttempt]:
                 yield record(rollout, experience.spans, tools)
 
 
-def _print(found: tuple[AdoptionRow, ...], keys: tuple[str, ...], counted: str) -> None:
+def _adoption_table(found: tuple[AdoptionRow, ...], keys: tuple[str, ...], counted: str) -> list[Text]:
     models = {row.model for row in found if row.model is not None}
     of = f", all of {models.pop()}" if len(models) == 1 else ""
-    print(f"{counted}{of}")
     keys = tuple(key for key in keys if key != "model" or not of)
     titles = {"tool": "tool", "model": "~model", "version": "~version", "window": "day"}
-    columns = [
-        *(titles[key] for key in keys),
-        ">need",
-        ">adopted",
-        "",
-        ">used",
-        ">overused",
-        ">formed",
-        ">worked",
-        ">mended",
-    ]
-    show.print_table(columns, [(*(_key(row, key) for key in keys), *_cells(row)) for row in found])
+    rates = (">need", ">adopted", "", ">used", ">overused", ">formed", ">worked", ">mended")
+    rows = [(*(_key(row, key) for key in keys), *_cells(row)) for row in found]
+    return [f"{counted}{of}", show.table((*(titles[key] for key in keys), *rates), rows)]
 
 
 def _key(row: AdoptionRow, key: str) -> object:
@@ -416,11 +376,11 @@ def budgets(
         found = opened.budgets.by_run(most=limit)
     if not found:
         return Output([], 'no run has thinking budgets; a config with "thinking_budgets": true asks for them')
-    return Output(found, lambda: _print_totals("~run", found))
+    return Output(found, _totals("~run", found))
 
 
 def _allocation(store: Store) -> Output:
-    """Each context of tasks with the outcomes of every tier, and the tier that a learnt allocation prefers."""
+    """Lists the outcomes of every tier by context of tasks, and the tier that a learnt allocation prefers."""
     from holdfast.collect.allocation import fit
 
     found = fit((use.budget, use.has_failed) for use in store.budgets.ended())
@@ -433,18 +393,8 @@ def _allocation(store: Store) -> Output:
     if not rows:
         return Output([], "no attempt with a thinking budget has ended yet: the table decides")
     titles = ("~context", "tier", ">attempts", ">succeeded", ">cost", "best")
-    shown = [
-        (
-            row["context"],
-            row["tier"],
-            row["attempts"],
-            row["succeeded"],
-            f"{row['cost']:.3f}",
-            row["best"] or "the table",
-        )
-        for row in rows
-    ]
-    return Output(rows, lambda: show.print_table(titles, shown))
+    shown = [[*({**row, "cost": f"{row['cost']:.3f}", "best": row["best"] or "the table"}).values()] for row in rows]
+    return Output(rows, show.table(titles, shown))
 
 
 def _of_run(store: Store, run: str, limit: int) -> Output:
@@ -457,20 +407,14 @@ def _of_run(store: Store, run: str, limit: int) -> Output:
     if not tiers:
         none = f'{run}: no attempt has a thinking budget; "thinking_budgets": true in the config asks for them'
         return Output(data, none)
-    return Output(data, lambda: _print_budgets(run, tiers, modes, uses))
-
-
-def _print_budgets(run: str, tiers: list[BudgetTotals], modes: Mapping[str | None, int], uses: list[BudgetUse]) -> None:
     spent, allowed, waste = (sum(getattr(one, name) for one in tiers) for name in ("spent", "allowed", "waste"))
     share = f" ({100 * spent / allowed:.0f} %)" if allowed else ""
     count = show.count(sum(one.budgets for one in tiers), "budget")
-    print(f"{run}: {count}, {spent} of {allowed} thinking tokens used{share}, {waste} wasted")
+    used = f"{run}: {count}, {spent} of {allowed} thinking tokens used{share}, {waste} wasted"
     known = ", ".join(f"{mode or 'unknown'} {n}" for mode, n in sorted(modes.items(), key=str))
-    print(f"held to it by: {known}\n")
-    _print_totals("tier", tiers)
-    print("\nthe newest:")
     columns = ("~attempt", "tier", "status", "mode", ">allowed", ">spent", ">over", ">wasted")
-    show.print_table(columns, map(_row, uses))
+    newest = show.table(columns, map(_row, uses))
+    return Output(data, [used, f"held to it by: {known}\n", _totals("tier", tiers), "\nthe newest:", newest])
 
 
 def _row(use: BudgetUse) -> tuple[object, ...]:
@@ -480,10 +424,10 @@ def _row(use: BudgetUse) -> tuple[object, ...]:
     return attempt, budget.tier, status, budget.mode, budget.allowed, budget.spent, budget.overspent, use.waste
 
 
-def _print_totals(name: str, found: list[BudgetTotals]) -> None:
+def _totals(name: str, found: list[BudgetTotals]) -> Text:
     titles = (name, ">n", ">failed", ">calls", ">grown", ">empty", ">allowed", ">spent", ">over", ">wasted")
     names = ["name", "budgets", "failed", "calls", "escalations", "exhausted", "allowed", "spent", "overspent", "waste"]
-    show.print_table(titles, [[getattr(one, field) for field in names] for one in found])
+    return show.table(titles, [[getattr(one, field) for field in names] for one in found])
 
 
 QUALITY_EPILOG = """Exit codes: 0 nothing blocks, 1 something does, 2 there is nothing to look at.
@@ -515,7 +459,7 @@ def quality(
         found = audited(opened, name, standards)
     data = {"run": name, "is_clean": found.is_clean, "findings": found.findings}
     data |= {"quarantined": found.quarantined, "ready": found.ready}
-    return Output(data, lambda: _print_quality(name, found, limit), int(not found.is_clean))
+    return Output(data, _quality_lines(name, found, limit), int(not found.is_clean))
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -523,7 +467,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def audited(store: Store, run: str, standards: Standards | None = None) -> QualityReport:
-    """What the data gates say of everything the run collected for training."""
+    """Runs the data gates over everything that the run collected for training."""
     from holdfast.learn.quality import audit
 
     every = list(store.views.every(run))
@@ -543,18 +487,15 @@ def audited(store: Store, run: str, standards: Standards | None = None) -> Quali
         return audit(experiences, inputs=train, held_out=kept, standards=standards)
 
 
-def _print_quality(run: str, found: QualityReport, limit: int) -> None:
+def _quality_lines(run: str, found: QualityReport, limit: int) -> Iterator[Text]:
     ready, out = len(found.ready), len(found.quarantined)
-    print(f"{run}: {ready} of {show.count(ready + out, 'rollout')} ready to be learnt from, {out} quarantined")
+    yield f"{run}: {ready} of {show.count(ready + out, 'rollout')} ready to be learnt from, {out} quarantined"
     rows = [
         (finding.name, finding.severity, finding.count, finding.of, finding.detail.removeprefix(f"{run}/") or "-")
         for finding in sorted(found.findings, key=lambda finding: not finding.count)
     ]
-    show.print_table(("gate", "severity", ">failed", ">of", "~first"), rows)
+    yield show.table(("gate", "severity", ">failed", ">of", "~first"), rows)
     if found.quarantined:
-        print()
-        kept_out = list(found.quarantined.items())[:limit]
-        named = [(rollout.removeprefix(f"{run}/"), ", ".join(names)) for rollout, names in kept_out]
-        show.print_table(("~quarantined", "~why"), named)
-        if out > limit:
-            print(f"and {out - limit} more; --limit {out} shows them all")
+        named = [(rollout.removeprefix(f"{run}/"), ", ".join(names)) for rollout, names in found.quarantined.items()]
+        yield from ("", show.table(("~quarantined", "~why"), named[:limit]))
+        yield from show.left_out(named, limit)

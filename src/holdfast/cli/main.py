@@ -202,7 +202,7 @@ class Branch(TyperGroup):
 
 
 def clause(sentence: str, room: int) -> str:
-    """As much of a sentence as fits a line: to a colon, else to a comma. The help of its command has it whole."""
+    """Cuts a sentence to one line, at a colon or else at a comma. The command's own help has it whole."""
     if len(sentence) <= room:
         return sentence
     stops, commas = ([one.start() for one in re.finditer(mark, sentence[:room])] for mark in ("[;:] ", ", "))
@@ -249,7 +249,7 @@ class CommandGroup(TyperGroup):
 
 @contextmanager
 def _usage_folded() -> Iterator[None]:
-    """What is wrong with the words of a command line is told in lines of 80 columns, too."""
+    """Folds usage errors to 80 columns."""
     try:
         yield
     except Exception as error:

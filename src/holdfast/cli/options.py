@@ -8,7 +8,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
@@ -21,7 +21,7 @@ import typer
 import typer.core
 from typer import Argument, Option
 
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.errors import BadInput, NotFound
 
 if TYPE_CHECKING:
     from socket import socket
@@ -39,6 +39,7 @@ DtypeOption = Annotated[
 ]
 
 
+Text = str | Callable[[], object]
 Command = TypeVar("Command", bound=Callable[..., "Output | None"])
 CONFIG = "holdfast.toml"  # of a project, in its folder
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
@@ -82,13 +83,14 @@ def classes_left(given: list[str] | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a command has to say: `data` with --json, else `text`, which is printed or prints itself; and its exit code.
+    """What a command has to say: `data` with --json, else `text`: one part or several, each printed or printing itself;
+    and its exit code.
 
     Records in the data are encoded wherever they are.
     """
 
     data: Any
-    text: str | Callable[[], object]
+    text: Text | Iterable[Text]
     code: int = 0
     more: str = ""  # the command that shows the next page; with --json it goes to stderr
 
@@ -97,10 +99,9 @@ class Output:
 
         if json:
             print_json(self.data)
-        elif callable(self.text):
-            self.text()
         else:
-            print(self.text)
+            for part in [self.text] if isinstance(self.text, str) or callable(self.text) else self.text:
+                part() if callable(part) else print(part)
         if self.more:
             print(self.more, file=sys.stderr if json else sys.stdout)
         if self.code:
@@ -133,9 +134,12 @@ class StoreOptions:
 
         return open_store(self.store, project=self.project, **how)
 
-    def existing(self) -> Store:
-        """The store, as it is: nothing is created or migrated by looking."""
-        return self.open(create=False, migrate=False)
+    def existing(self, remedy: str = "") -> Store:
+        """The store, as it is: nothing is created or migrated by looking. `remedy` says which command makes one."""
+        try:
+            return self.open(create=False, migrate=False)
+        except NotFound as error:
+            raise NotFound(error.what, why=error.why, remedy=remedy or error.remedy) from None
 
 
 def never_on_command_line(given: str | None, flag: str, name: str) -> str | None:
@@ -179,7 +183,7 @@ class TokenOptions:
 
 
 def hand_over(token: str, folder: Path, name: str, *, link: str = "") -> str:
-    """Where a new token is: on the terminal, or else in a file of its own, as what is printed may become a log."""
+    """Shows a new token on the terminal, or else writes it to a private file: output may become a log."""
     if sys.stdout.isatty():
         return f"{link}{token}"
     path = folder / name
@@ -251,7 +255,7 @@ def _expanded(function: Callable[..., Output | None]) -> Callable[..., None]:
 
 
 def settings_of(store: Store, run: RunRecord) -> OptimizeSettings:
-    """What an `optimize` run was started with."""
+    """Returns the settings that an `optimize` run was started with."""
     from holdfast.contracts.settings import settings_from
 
     if run.kind != "optimize":
@@ -270,10 +274,10 @@ def who() -> str:
         return f"uid {os.getuid()}"
 
 
-def check_torch(what: str) -> None:
+def check_torch(command: str) -> None:
     """Refuses to start where PyTorch or numba is missing."""
     if find_spec("torch") is None or find_spec("numba") is None:
-        raise BadInput(what, why="needs PyTorch, which is not installed", remedy="pip install 'holdfast[learn]'")
+        raise BadInput(command, why="needs PyTorch, which is not installed", remedy="pip install 'holdfast[learn]'")
 
 
 def address_of(listening: socket) -> str:
@@ -334,7 +338,7 @@ LARGEST = 64 * 2**20  # bytes of a file of lines
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[str, Any]]:
-    """Every line of JSON with where it is; one that cannot be read is named."""
+    """Yields every line of JSON with its place; one that cannot be read is named."""
     try:
         if path.stat().st_size > LARGEST:
             raise BadInput(str(path), why=f"is larger than {LARGEST // 2**20} MB", remedy="split it")

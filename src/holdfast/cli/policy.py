@@ -36,7 +36,7 @@ from holdfast.cli.options import (
 from holdfast.cli.show import fold, left, near, progress, step
 from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.engine import Complete
-from holdfast.contracts.errors import BadInput, HoldfastError, NotFound
+from holdfast.contracts.errors import BadInput, HoldfastError
 from holdfast.contracts.lines import folded
 from holdfast.contracts.run import RunState
 from holdfast.contracts.trace import ModelCall
@@ -208,13 +208,13 @@ class Talk:
         self._last = ""
 
 
-def record(said: str, messages: Sequence[Mapping[str, Any]], calls: Sequence[ModelCall], *, system: str) -> str:
+def record(question: str, messages: Sequence[Mapping[str, Any]], calls: Sequence[ModelCall], *, system: str) -> str:
     """One question and all that came of it, as a line of JSON."""
     last = calls[-1]
     return json.dumps(
         {
             "system": system or None,
-            "say": said,
+            "say": question,
             "answer": last.response.get("content"),
             "finish_reason": last.finish_reason,
             "model": last.model,
@@ -348,7 +348,7 @@ def pretrain(
 
 
 def usual_instructions(*, tools: bool) -> str:
-    """What sprout was trained under. A caller may send it; no server adds it to a request."""
+    """Returns the instructions that sprout was trained under. A caller may send them; no server adds them."""
     from holdfast.workloads.tooluse.tasks import STYLES, USE, USE_NOT
 
     return f"{USE if tools else USE_NOT} {STYLES['full']}"
@@ -364,7 +364,7 @@ RECORDS = {
 
 
 def spoken_lines(say: list[str] | None) -> Iterator[str]:
-    """What is said: given, piped or typed."""
+    """Yields the user's lines: given as options, piped or typed."""
     if say is not None:
         yield from say
     elif not sys.stdin.isatty():
@@ -528,6 +528,7 @@ class TrainOptions:
 
 
 REWARD_MODEL = "reward_model"
+NO_STORE = "check --store; 'holdfast improve', 'holdfast policy train' and 'holdfast quickstart' make one"
 PRIVACY = ("epsilon", "delta", "unit", "clip")
 
 
@@ -601,7 +602,7 @@ def export(
     if named is not None:
         write(named, None, folder, adapters=adapters)
     else:
-        with _existing(at) as opened:
+        with at.existing(NO_STORE) as opened:
             write(_policy(opened, version), opened.files, folder, adapters=adapters)
     files = sorted(file.name for file in folder.iterdir())
     talk = step(f"holdfast policy chat --model {near(folder)}", "talk to it")
@@ -624,12 +625,12 @@ def show_(version: VersionText, at: StoreOptions) -> Output:
     from holdfast.pipeline.sft import earlier_spending, spending
 
     if named is not None:
-        told = _told(named, None, [])
+        told = _model_record(named, None, [])
     else:
-        with _existing(at) as opened:
+        with at.existing(NO_STORE) as opened:
             policy = _policy(opened, version)
             line = [] if policy.checkpoint is None else opened.checkpoints.lineage(policy.checkpoint)
-            told = _told(policy, opened.files, [one.id for one in line])
+            told = _model_record(policy, opened.files, [one.id for one in line])
             told["privacy"] = earlier_spending(opened, policy.checkpoint)
     lines = []
     for name, value in told.items():
@@ -680,29 +681,22 @@ def _prompt(at: StoreOptions, name: str) -> Prompt | None:
     if "#" not in name and ("@" not in name or Path(name).is_dir()):
         return None
     _check_known(at, name)
-    with _existing(at) as opened:
+    with at.existing(NO_STORE) as opened:
         return prompt_in(opened, name)
-
-
-def _existing(at: StoreOptions) -> Store:
-    """The store, as it is; where there is none, with what makes versions."""
-    try:
-        return at.existing()
-    except NotFound as error:
-        remedy = "check --store; 'holdfast improve', 'holdfast policy train' and 'holdfast quickstart' make one"
-        raise NotFound(error.what, why=error.why, remedy=remedy) from None
 
 
 def _check_known(at: StoreOptions, name: str) -> None:
     """BadInput for a name that is nothing, with one that is like it, before PyTorch takes its seconds to load."""
+    from holdfast.pipeline.versions import is_checkpoint
+
     whole, _, place = name.rpartition("@")
     if name in NAMES or Path(name).is_dir() or "#" in name:
         return
-    with _existing(at) as opened:
+    with at.existing(NO_STORE) as opened:
         policies = opened.releases.policies()
         releases = [one.id for policy in policies for one in opened.releases.of_policy(policy)]
         is_release = place.isdecimal() and any(one.startswith(whole) and one.endswith(f"@{place}") for one in releases)
-        if is_release or _is_checkpoint(opened, place):
+        if is_release or is_checkpoint(opened, place):
             return
         runs = [one.id for one in opened.runs.newest()]
     if any(one.startswith(name) for one in runs):
@@ -712,14 +706,6 @@ def _check_known(at: StoreOptions, name: str) -> None:
     others = f"did you mean {' or '.join(close)}?" if close else f"there is {', '.join([*NAMES, *releases[:4]])}"
     why = "is no model of the package, no folder, no checkpoint, no release and no run"
     raise BadInput(f"version {name!r}", why=why, remedy=others)
-
-
-def _is_checkpoint(store: Store, name: str) -> bool:
-    try:
-        store.checkpoints.get(name)
-    except NotFound:
-        return False
-    return True
 
 
 def _policy(store: Store, name: str) -> Model:
@@ -735,7 +721,7 @@ def _policy(store: Store, name: str) -> Model:
 
 
 def _placed(policy: Model, lora: int | None, device: str, dtype: str) -> Model:
-    """The same with adapters, on a device and in a precision that were asked for."""
+    """Sets the adapters, the device and the precision that were asked for."""
     from holdfast.policies.device import AUTO, placed
 
     if (device, dtype) != (AUTO, AUTO):
@@ -819,7 +805,7 @@ def _lines(at: str, status: Status, found: Taught | None) -> Iterator[str]:
     yield from step(f"holdfast release add {found.policy.checkpoint} --policy NAME{at}", "into service")
 
 
-def _told(policy: Model, files: Artifacts | None, line: list[str]) -> dict[str, Any]:
+def _model_record(policy: Model, files: Artifacts | None, line: list[str]) -> dict[str, Any]:
     from holdfast.policies import model
 
     where = policy.folder(files)

@@ -103,7 +103,7 @@ class PromptOptions:
 
 
 def searched_in(store: Store, run: str) -> list[tuple[dict[str, Any], Path]]:
-    """Every search of a run, with its page."""
+    """Returns every search of a run and writes its page."""
     from holdfast.pipeline.prompts import searches
 
     return [(one, write_prompt_page(store, one)) for one in searches(store, run)]
@@ -202,7 +202,7 @@ def rows_shown(tried: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def held_out_lines(search: Mapping[str, Any]) -> Iterator[str]:
-    """What the proof on held-out tasks came to."""
+    """Describes the proof on held-out tasks."""
     from holdfast.operate.prompt_page import headline
 
     yield from folded(f"held out: {headline(search)}")
@@ -235,13 +235,13 @@ def prompt_in(store: Store, name: str) -> Prompt | None:
 
 
 def first_of(version: str) -> str:
-    """What a prompt is compared with where nothing is named: the first of its line, or what its search began with."""
+    """Names the prompt to compare with by default: the first of its line, or the one that its search began with."""
     run, mark, _ = version.partition("#")
     return f"{run}#0" if mark else f"{version.rpartition('@')[0]}@1"
 
 
 def show_search(at: StoreOptions, name: str) -> Output | None:
-    """What a run searched and found; None where it is no run that did so."""
+    """Shows the searches of a run; None for anything else than a run that searched."""
     from holdfast.contracts.errors import NotFound
 
     if "@" in name or "#" in name or not name.startswith("run-"):
@@ -266,7 +266,7 @@ def show_prompt(version: str, prompt: Prompt) -> Output:
 
 
 def diff_prompts(old: tuple[str, Prompt], new: tuple[str, Prompt]) -> Output:
-    """What was dropped in [-…-] and what was added in {+…+}, as `git diff --word-diff` writes it."""
+    """Marks dropped words as [-…-] and added ones as {+…+}, like `git diff --word-diff`."""
     from holdfast.operate.prompt_page import prompt_changes
 
     (before, first), (after, second) = old, new

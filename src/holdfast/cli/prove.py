@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from holdfast.cli import calibrate, targets
-from holdfast.cli.options import CommandSet, Output, StoreOptions, check_torch, needing, store_flags, who
-from holdfast.cli.show import count, local_time, print_table, progress, step
+from holdfast.cli import calibrate, show, targets
+from holdfast.cli.options import CommandSet, Output, StoreOptions, Text, check_torch, needing, store_flags, who
+from holdfast.cli.show import count, local_time, progress, step
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.evidence import Outcome, comparison_row
 from holdfast.contracts.lines import folded, say
@@ -41,13 +41,13 @@ KEPT = ("episodes", "earlier")  # of a look: where its episodes lie
 
 
 def view_of(store: Store, run: RunRecord, code: int = 0) -> Output:
-    """Every look that was taken, and what all episodes come to."""
+    """Shows every interim analysis and what all episodes prove."""
     from holdfast.pipeline.paired import comparison_of, shown_looks
 
     with progress("weighing", None):
         looks, found = shown_looks(store, run.id), comparison_of(store, run.id)
     following = list(_next(store, run, found))
-    return Output(_record(run, looks, found), lambda: _print(run, looks, found, following), code)
+    return Output(_record(run, looks, found), _proof_lines(run, looks, found, following), code)
 
 
 def _record(run: RunRecord, taken: list[StepRecord], found: ComparisonResult | None) -> dict[str, Any]:
@@ -60,34 +60,36 @@ def _record(run: RunRecord, taken: list[StepRecord], found: ComparisonResult | N
     return {"run": run, "looks": looks, "proof": proof}
 
 
-def _print(run: RunRecord, taken: list[StepRecord], found: ComparisonResult | None, following: list[str]) -> None:
+def _proof_lines(
+    run: RunRecord, taken: list[StepRecord], found: ComparisonResult | None, following: list[str]
+) -> Iterator[Text]:
     """At most 80 columns."""
     error = f" ({run.error})" if run.error else ""
-    print("\n".join(folded(f"{run.id} {run.state.replace('_', ' ')}{error}, begun {local_time(run.created_at)}")))
-    print("\n".join(folded(run.model_ref, "  ")))
+    yield from folded(f"{run.id} {run.state.replace('_', ' ')}{error}, begun {local_time(run.created_at)}")
+    yield from folded(run.model_ref, "  ")
     if found is None:
-        print("\nnothing to compare yet")
+        yield "\nnothing to compare yet"
     else:
         missing = f", {len(found.missing)} left out" if found.missing else ""
         last = taken[-1].body["look"] if taken else run.settings["continues"]["looks"]
         looks = count(int(last), "look")
-        print(f"\n{found.verdict.outcome.upper()}: {count(len(found.tasks), 'task')} measured, {looks}{missing}")
+        yield f"\n{found.verdict.outcome.upper()}: {count(len(found.tasks), 'task')} measured, {looks}{missing}"
         for reason in found.verdict.reasons:
-            print("\n".join(folded(reason, "  ")))
+            yield from folded(reason, "  ")
         if found.verdict.needs is not None:
-            print(f"  about {found.verdict.needs} more episodes of each version may decide it")
-        print()
-        print_table(
+            yield f"  about {found.verdict.needs} more episodes of each version may decide it"
+        yield ""
+        yield show.table(
             ("metric", ">difference", ">corrected", "95 %", ">p", ">p (Holm)", "candidate"),
             [_cells(one, found.adjusted[name]) for name, one in found.comparisons.items()],
         )
-        print()
+        yield ""
         for name, band in found.bands.items():
             held = "holds" if band.within else "does not hold"
-            print(f"  with other {'seeds' if name == 'seed' else 'sample sizes'} the finding {held} (reported only)")
+            yield f"  with other {'seeds' if name == 'seed' else 'sample sizes'} the finding {held} (reported only)"
         if found.interaction is not None:
-            print(f"  gains differ by seed with p {_p(found.interaction.p_value)}")
-    print("\n".join(["next:", *following]))
+            yield f"  gains differ by seed with p {_p(found.interaction.p_value)}"
+    yield from ["next:", *following]
 
 
 def _next(store: Store, run: RunRecord, found: ComparisonResult | None) -> Iterator[str]:
@@ -105,7 +107,7 @@ def _next(store: Store, run: RunRecord, found: ComparisonResult | None) -> Itera
 
 
 def _decide(store: Store, run: RunRecord) -> str | None:
-    """What brings the candidate before the gate; None where it is none, or was not measured against what is live."""
+    """Returns the command that brings the candidate before the gate; None unless it was measured against live."""
     known = {one.id: one for policy in store.releases.policies() for one in store.releases.of_policy(policy)}
     old, new = (known.get(str(run.settings[arm]["name"])) for arm in ("baseline", "candidate"))
     if old is None or new is None or old.policy != new.policy:
@@ -214,18 +216,18 @@ def _text(given: str) -> str:
         raise BadInput(f"prompt {given}", why=f"cannot be read: {why}", remedy="check the path") from None
 
 
-def comparison_record(found: Comparison) -> dict[str, Any]:
+def comparison_record(comparison: Comparison) -> dict[str, Any]:
     return {
-        "a": found.names[0],
-        "b": found.names[1],
-        "is_better": found.is_better,
-        "metric": found.how.primary,
-        "difference": found.difference,
-        "verdict": found.verdict,
-        "comparisons": found.comparisons,
-        "left_out": found.left_out,
-        "unfinished": found.unfinished,
-        "run": None if found.run is None else found.run.id,
+        "a": comparison.names[0],
+        "b": comparison.names[1],
+        "is_better": comparison.is_better,
+        "metric": comparison.how.primary,
+        "difference": comparison.difference,
+        "verdict": comparison.verdict,
+        "comparisons": comparison.comparisons,
+        "left_out": comparison.left_out,
+        "unfinished": comparison.unfinished,
+        "run": None if comparison.run is None else comparison.run.id,
     }
 
 
@@ -256,10 +258,10 @@ def more(
         why = "and --seeds were both given"
         raise BadInput("--tasks", why=why, remedy="add tasks, which are worth more, or measure the same ones again")
     with needing("learn"):
-        from holdfast.pipeline.more import compared, request_again
+        from holdfast.pipeline.more import compared, request_again, stage_of
         from holdfast.pipeline.promote import promote
     with at.existing() as opened:
-        release, found = _found(opened, held)
+        release, found = _held(opened, held)
         _check(opened, release, found)
         spec = _spec(opened, _evaluation(opened, found, tasks, seeds))
         status, _, code = drive(opened, spec, None)
@@ -267,13 +269,15 @@ def more(
         if code or release is None or not _is_decided(opened, release, found):
             return view_of(opened, run, code)
         measured = compared(opened, run.id, None, _suites())
-        request = request_again(opened, release, measured, now=time.time())
-        told = asyncio.run(promote(opened, request, clock=time.time, who=who()))
-        return decision_view({"run": measured.run, **told}, opened.releases.get(release.id), str(at))
+        about: dict[str, Any] = {"run": measured.run, "suite": measured.suite, "charge": measured.charge}
+        to = stage_of(opened, measured.runs[0])
+        request = request_again(opened, release, measured.measured, **about, to=to, now=time.time())
+        decided = asyncio.run(promote(opened, request, clock=time.time, who=who()))
+        return decision_view({"run": measured.run, **decided}, opened.releases.get(release.id), str(at))
 
 
 def spec_of(store: Store, run: RunRecord) -> RunSpec:
-    """What resumes a run of kind prove, whatever its tasks come from."""
+    """Makes the spec that resumes a run of kind prove, whatever its tasks come from."""
     from holdfast.pipeline.more import evaluation_in
 
     return _spec(store, evaluation_in(store, run.settings, _suites()))
@@ -294,7 +298,7 @@ def _spec(store: Store, evaluation: PairedEvaluation) -> RunSpec:
     return spec_of_improve(store, evaluation)
 
 
-def _found(store: Store, held: str) -> tuple[Release | None, CandidateEvidence]:
+def _held(store: Store, held: str) -> tuple[Release | None, CandidateEvidence]:
     """The candidate, where it is one, and all that is measured of it; by its last decision, or by a run."""
     from holdfast.pipeline.more import IMPROVE, compared, decided_in, last_of, proofs, samples_of
     from holdfast.store.store import find_release
@@ -318,7 +322,7 @@ def _found(store: Store, held: str) -> tuple[Release | None, CandidateEvidence]:
 
 
 def _check(store: Store, release: Release | None, found: CandidateEvidence) -> None:
-    """That there is something to decide, still."""
+    """Checks that the candidate can still be decided about."""
     from holdfast.pipeline.paired import KIND
     from holdfast.pipeline.versions import resolve
 
@@ -478,7 +482,7 @@ def plan(
 def _planned(
     config: Path | None, tasks: int | None, seeds: int | None
 ) -> tuple[ComparisonConfig, int | list[Any], int, str | None, int]:
-    """How it is compared, the tasks or how many, tries at each, the line of versions, and what the gate asks for."""
+    """Returns the comparison, the tasks or their number, seeds, the line of versions, and the gate's least tasks."""
     if config is None:
         from holdfast.promote.gate import Criteria
         from holdfast.prove.comparison import ComparisonConfig
@@ -538,7 +542,7 @@ def show_run(
 
 
 def _tell_forecast(store: Store, made: PairedEvaluation) -> None:
-    """Before anything runs: whether it can decide at all."""
+    """Says before anything runs whether these tasks can decide at all."""
     from holdfast.pipeline.leaks import leak_finding
     from holdfast.pipeline.plan import UNKNOWN_RATE, base_rate, charged_next, tell
     from holdfast.prove.plan import forecast

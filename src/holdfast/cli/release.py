@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import CommandSet, Host, Output, Port, StoreOptions, TokenOptions, needing, who
+from holdfast.cli.options import CommandSet, Host, Output, Port, StoreOptions, Text, TokenOptions, needing, who
 from holdfast.cli.report import write_page
 from holdfast.cli.show import left, near, step
 from holdfast.contracts.commands import LONGEST_WHY
-from holdfast.contracts.errors import BadInput, NotFound
+from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Decision, Evidence, MetricComparison, Reason, comparison_row
 from holdfast.contracts.lines import folded
 from holdfast.contracts.records import decode, loads
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 
 STAGES = ("shadow", "canary", "live")
+NO_STORE = "check the path; 'holdfast release add' makes one"
 STUCK = ("data_quality_", "evidence_missing_", "golden_", "kpi_", "baseline_is_not_live")  # what no episode mends
 
 
@@ -69,7 +70,7 @@ def decide(
     from holdfast.pipeline.promote import promote
     from holdfast.store.store import find_release
 
-    with existing(at) as opened:
+    with at.existing(NO_STORE) as opened:
         release = find_release(opened, version)
         if release.stage is not Stage.CANDIDATE:
             remedy = ""
@@ -84,12 +85,12 @@ def decide(
         if audits is not None or leaked.count:  # of one that nobody audited, a leak is known all the same
             audits = (*(audits or ()), leaked)
         request = _request(opened, release, measured, (audits, findings[1]), untrained, Stage(to))
-        found = asyncio.run(promote(opened, request, clock=time.time, who=who()))
-        return decision_view(found, opened.releases.get(release.id), str(at))
+        decided = asyncio.run(promote(opened, request, clock=time.time, who=who()))
+        return decision_view(decided, opened.releases.get(release.id), str(at))
 
 
 def _findings(store: Store, release: Release, audit: str | None, golden: str | None) -> tuple[Any, Any]:
-    """Of the data that it learnt from, and of changed behaviour; None where nobody looked."""
+    """Returns the findings about its training data and about changed behaviour; None where nobody looked."""
     from holdfast.pipeline.versions import resolve
     from holdfast.prove import golden as goldens
 
@@ -120,26 +121,12 @@ def _request(
     store: Store, release: Release, found: CandidateEvidence, findings: tuple[Any, Any], is_untrained: bool, to: Stage
 ) -> PromotionRequest:
     from holdfast.pipeline.alpha_account import at_charge
-    from holdfast.pipeline.promote import Candidate, PromotionRequest
+    from holdfast.pipeline.more import candidate_of
+    from holdfast.pipeline.promote import PromotionRequest
 
     live = _live(store, release, found)
-    measured, charge = found.measured, found.charge or _charge(store, live, release, found)
-    candidate = Candidate(
-        run=found.run,
-        policy=release.policy,
-        suite=found.suite,
-        baseline=live.source,
-        candidate=release.source,
-        before=measured.before,
-        after=measured.after,
-        planned=measured.planned,
-        lost=measured.lost,
-        audit=findings[0],
-        golden=findings[1],
-        manifest=release.manifest,
-        kind=release.kind,
-        charge=charge,
-    )
+    charge = found.charge or _charge(store, live, release, found)
+    about = {"run": found.run, "suite": found.suite, "audit": findings[0], "golden": findings[1], "charge": charge}
     how = at_charge(_strict(found.how), charge)
     criteria = Criteria(
         max_safety_regression=how.max_safety_regression,
@@ -148,6 +135,7 @@ def _request(
         max_seed_spread=SpreadLimits(p_value=how.seed_p_value_spread, delta=how.seed_delta_spread),
         max_sample_spread=SpreadLimits(p_value=how.sample_p_value_spread, delta=how.sample_delta_spread),
     )
+    candidate = candidate_of(release, live, found.measured, **about)
     return PromotionRequest(
         candidate=candidate, how=how, criteria=criteria, reports=store.reports, now=time.time(), to=to
     )
@@ -170,7 +158,7 @@ def _charge(store: Store, live: Release, release: Release, found: CandidateEvide
 
 
 def _live(store: Store, release: Release, found: CandidateEvidence) -> Release:
-    """What is live, once it is sure that the run measured the candidate against it."""
+    """Returns the live version; refuses a run that did not measure the candidate against it."""
     from holdfast.pipeline.versions import resolve
 
     live = store.releases.live(release.policy)
@@ -189,7 +177,7 @@ def _live(store: Store, release: Release, found: CandidateEvidence) -> Release:
 
 
 def _strict(how: ComparisonConfig) -> ComparisonConfig:
-    """As the run was weighed, but no looser than is documented."""
+    """Returns the run's comparison, made no looser than the documented limits."""
     usual = type(how)()
     least = ["alpha", "max_safety_regression", "seed_p_value_spread", "seed_delta_spread"]
     least += ["sample_p_value_spread", "sample_delta_spread"]
@@ -197,16 +185,16 @@ def _strict(how: ComparisonConfig) -> ComparisonConfig:
     return replace(how, **tight, min_effect=max(how.min_effect, 0.0))
 
 
-def decision_view(found: dict[str, Any], now: Release, at: str) -> Output:
-    decision = decode(Decision, found["decision"])
-    page = write_page(Path(found["proof"]))
+def decision_view(record: dict[str, Any], now: Release, at: str) -> Output:
+    decision = decode(Decision, record["decision"])
+    page = write_page(Path(record["proof"]))
     lines = [
         *decision_lines(now.id, decision, now, at=at),
         *left("page", page),
         "next:",
         *onward(now, decision, at),
     ]
-    return Output({**found, "page": page}, "\n".join(lines), int(not decision.open))
+    return Output({**record, "page": page}, "\n".join(lines), int(not decision.open))
 
 
 app = CommandSet("Versions: list, decide, promote, roll back, serve, flags, experiments.")
@@ -221,20 +209,16 @@ Why = Annotated[str, Option("--why", metavar="TEXT", help="For the ledger.")]
 @app.command("list")
 def list_(at: StoreOptions, policy: PolicyText = None) -> Output:
     """List the versions and the stage of each, newest first."""
-    with existing(at) as opened:
+    with at.existing(NO_STORE) as opened:
         policies = opened.releases.policies() if policy is None else [_policy(opened, policy)]
         found = [release for name in policies for release in opened.releases.of_policy(name)]
         shares = {name: sum(one.share for one in opened.releases.at(name, Stage.CANARY)) for name in policies}
     if not found:
         register = step(f"holdfast release add SOURCE --policy NAME{at}")
         return Output([], "\n".join([f"no versions in project {at.project}; to register one:", *register]))
-    return Output(found, lambda: _print_versions(found, shares))
-
-
-def _print_versions(found: list[Release], shares: dict[str, int]) -> None:
-    _table([_row(release, shares[release.policy]) for release in found])
-    if any(release.is_known_good for release in found):
-        print("\nknown good: was live and nothing was found against it; a rollback leads there")
+    has_good = any(release.is_known_good for release in found)
+    legend = ["\nknown good: was live and nothing was found against it; a rollback leads there"] if has_good else []
+    return Output(found, [*_table([_row(release, shares[release.policy]) for release in found]), *legend])
 
 
 def _row(release: Release, canary_share: int) -> tuple[str, ...]:
@@ -245,17 +229,16 @@ def _row(release: Release, canary_share: int) -> tuple[str, ...]:
     return release.id, str(release.stage), f"{share} %" if is_serving else "", good, _named(release.source)
 
 
-def _table(rows: list[tuple[str, ...]]) -> None:
+def _table(rows: list[tuple[str, ...]]) -> Iterator[Text]:
     """Ids are there to be copied, and never cut: where they are too long for a table, each has its own lines."""
     columns = ("version", "stage", ">share", "known good", "source")
     wide = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
     if sum(wide) + 2 * len(wide) <= 80:
-        show.print_table(columns, rows)
+        yield show.table(columns, rows)
         return
     for version, stage, share, good, source in rows:
-        print(version)
-        print("    " + ", ".join(word for word in (stage, share, "known good" if good else "") if word))
-        print(f"    {source}")
+        words = ", ".join(word for word in (stage, share, "known good" if good else "") if word)
+        yield from (version, f"    {words}", f"    {source}")
 
 
 @app.command()
@@ -318,7 +301,7 @@ def retry(version: VersionText, at: StoreOptions, why: Why = "by hand") -> Outpu
     from holdfast.operate.canary_controller import try_again
     from holdfast.store.store import find_release
 
-    with existing(at) as opened:
+    with at.existing(NO_STORE) as opened:
         release = try_again(opened, find_release(opened, version), who=who(), why=why, now=time.time())
         live = opened.releases.live(release.policy)
     lines = [f"{release.id} is a candidate again, without evidence"]
@@ -332,7 +315,7 @@ def show_(version: VersionText, at: StoreOptions) -> Output:
     """Show one version: its stage and the evidence for it."""
     from holdfast.store.store import find_release
 
-    with existing(at) as opened:
+    with at.existing(NO_STORE) as opened:
         release = find_release(opened, version)
         decided = last_decision(opened, release)
         evidence, guard = evidence_of(opened, release), guard_of(opened, release)
@@ -346,7 +329,7 @@ def history(at: StoreOptions, policy: PolicyText = None) -> Output:
     """List the decisions about a policy's versions, oldest first."""
     from holdfast.operate.briefs import happened
 
-    with existing(at) as opened:
+    with at.existing(NO_STORE) as opened:
         entries = opened.releases.history(_policy(opened, policy))
     lines = []
     for one in entries:
@@ -365,41 +348,31 @@ def alpha_account(at: StoreOptions, policy: PolicyText = None) -> Output:
     """
     from holdfast.pipeline.alpha_account import account_record
 
-    with existing(at) as opened:
+    with at.existing(NO_STORE) as opened:
         found = account_record(opened, _policy(opened, policy))
-    return Output(found, lambda: _print_account(found, str(at)))
+    return Output(found, _account_lines(found, str(at)))
 
 
-def _print_account(found: dict[str, Any], at: str) -> None:
-    tests = show.count(found["tests"], "candidate")
-    print(f"{found['policy']}: {tests} tested, {found['promoted']} accepted by the gate")
-    if found["experiments"]:
-        names = ", ".join(f"{one['name']} (α {one['alpha']:g})" for one in found["experiments"])
-        print("\n".join(folded(f"experiments while it answered: {names}")))
-    if found["sets"] or found["experiments"]:
-        bound = f"were none of them better, the chance of any promotion so far is at most {found['bound']:.3g}"
-        print("\n".join(folded(bound)))
-    if found["sets"]:
-        rows = [
-            (
-                str(one["tasks"]),
-                str(one["tests"]),
-                f"{one['spent']:.0%}",
-                f"{one['left']:.0%}",
-                f"{one['next_alpha']:.2g}",
-            )
-            for one in found["sets"]
-        ]
-        show.print_table((">held-out tasks", ">tests", ">spent", ">left", ">α of the next"), rows)
-    anchor = found["anchor"]
-    if anchor is not None:
-        told = {"reject": "live is proved worse", "promote": "live is proved better"}.get(
-            anchor["outcome"], "undecided"
-        )
-        print(f"against its anchor {anchor['against']}: {told} ({anchor['run']})")
-    if found["anchor_due"] is not None:
-        print(f"{found['anchor_due']} promotions since live was measured against its anchor:")
-        print("\n".join(step(f"holdfast prove anchor {found['policy']}{at}")))
+def _account_lines(account: dict[str, Any], at: str) -> Iterator[Text]:
+    tests = show.count(account["tests"], "candidate")
+    yield f"{account['policy']}: {tests} tested, {account['promoted']} accepted by the gate"
+    if account["experiments"]:
+        names = ", ".join(f"{one['name']} (α {one['alpha']:g})" for one in account["experiments"])
+        yield from folded(f"experiments while it answered: {names}")
+    if account["sets"] or account["experiments"]:
+        bound = f"were none of them better, the chance of any promotion so far is at most {account['bound']:.3g}"
+        yield from folded(bound)
+    if account["sets"]:
+        forms = {"tasks": "d", "tests": "d", "spent": ".0%", "left": ".0%", "next_alpha": ".2g"}
+        rows = [[format(one[name], form) for name, form in forms.items()] for one in account["sets"]]
+        yield show.table((">held-out tasks", ">tests", ">spent", ">left", ">α of the next"), rows)
+    if (anchor := account["anchor"]) is not None:
+        outcomes = {"reject": "live is proved worse", "promote": "live is proved better"}
+        outcome = outcomes.get(anchor["outcome"], "undecided")
+        yield f"against its anchor {anchor['against']}: {outcome} ({anchor['run']})"
+    if account["anchor_due"] is not None:
+        yield f"{account['anchor_due']} promotions since live was measured against its anchor:"
+        yield from step(f"holdfast prove anchor {account['policy']}{at}")
 
 
 @app.command()
@@ -412,7 +385,7 @@ def explain(version: VersionText, at: StoreOptions) -> Output:
     from holdfast.operate.publication import recompute_decision
     from holdfast.store.store import find_release
 
-    with existing(at) as opened:
+    with at.existing(NO_STORE) as opened:
         release = find_release(opened, version)
         found = recompute_decision(opened, release)
         lines = explained(release, found, _way_back(opened, release, str(at)))
@@ -452,7 +425,7 @@ def promote(
         raise BadInput(f"--to {to}", why="is no stage ahead", remedy="use shadow, canary or live")
     from holdfast.store.store import find_release
 
-    with existing(at) as opened:
+    with at.existing(NO_STORE) as opened:
         release = find_release(opened, version)
         stage = None if to is None else Stage(to)
         found = advance(opened, release, to=stage, share=share, who=who(), why=why, now=time.time())
@@ -479,7 +452,7 @@ def rollback(
     """
     from holdfast.cli.control import give
 
-    with existing(at) as opened:
+    with at.existing(NO_STORE) as opened:
         told = give(opened, "rollback", _policy(opened, policy), why, to=to)
         failing, live = opened.releases.get(told["taken_back"]), told["live"]
     if failing.stage is Stage.RETIRED:
@@ -524,20 +497,12 @@ def serve(
     with needing("learn"):
         from holdfast.cli.serving import ServiceOptions, run
     token = tokens.read()
-    with existing(at) as opened, endpoint.listen(host, port, token=token) as listening:
+    with at.existing(NO_STORE) as opened, endpoint.listen(host, port, token=token) as listening:
         name = _policy(opened, policy)
         how: dict[str, Any] = {"token": token, "is_recorded": record, "is_scrubbed": scrub, "is_guarded": guard}
         how |= {"upstream": upstream, "keeps_holdback": holdback}
         key = os.environ.get("OPENAI_API_KEY") or None
         run(opened, name, listening, ServiceOptions(**how, key=key))
-
-
-def existing(at: StoreOptions) -> Store:
-    """The store, as it is; where there is none, with the command that begins a line of versions."""
-    try:
-        return at.existing()
-    except NotFound as error:
-        raise NotFound(error.what, why=error.why, remedy="check the path; 'holdfast release add' makes one") from None
 
 
 def _policy(store: Store, policy: str | None) -> str:
@@ -565,7 +530,7 @@ SERVES = {
 
 
 def outcome(decision: Decision, now: Release | None = None) -> str:
-    """In one word: what may still come is held, what may not is refused; what is accepted has not moved."""
+    """Names the outcome: held may still pass, refused may not, accepted has not moved yet."""
     if decision.open:
         return "accepted" if now is not None and now.stage is Stage.CANDIDATE else "promoted"
     is_waited_for = decision.needs is not None or decision.reasons[0].code == UNDECIDED
@@ -602,7 +567,7 @@ def is_measurable(decision: Decision) -> bool:
 
 
 def headline(release: str, decision: Decision, now: Release | None = None) -> str:
-    """What became of it, and where it is now, where that is known."""
+    """Says what was decided and, where known, where the version is now."""
     needs = ""
     if decision.needs is not None:
         is_guard = decision.reasons[0].code == UNDECIDED
@@ -639,7 +604,7 @@ def decision_lines(
 
 
 def reason_lines(reasons: tuple[Reason, ...], indent: str = "  ") -> Iterator[str]:
-    """Each reason under its code, folded. Of an open gate only what sums it up: what was met is in the JSON."""
+    """Lists the reasons by code. An open gate gets its summary alone; the JSON has every check that was met."""
     if reasons and reasons[0].code == ALLOWED:
         yield from folded(reasons[0].text, indent)
         return
@@ -650,15 +615,15 @@ def reason_lines(reasons: tuple[Reason, ...], indent: str = "  ") -> Iterator[st
 
 
 def metric_name(metric: str) -> str:
-    """As it is called everywhere, with its unit."""
+    """Returns the name of the metric with its unit."""
     return NAMES.get(metric, metric)
 
 
-def metric_line(one: MetricComparison) -> str:
+def metric_line(comparison: MetricComparison) -> str:
     """A comparison on one line, in the metric's own units, with a word that says whether that is better."""
-    row = comparison_row(one)
+    row = comparison_row(comparison)
     corrected = f", {row.corrected} corrected" if row.corrected else ""
-    figures = f"{row.difference} {row.candidate} ({row.sure}){corrected}, p {one.p_value:.2g}"
+    figures = f"{row.difference} {row.candidate} ({row.sure}){corrected}, p {comparison.p_value:.2g}"
     return f"{row.metric:<11} {figures}"
 
 
@@ -670,7 +635,7 @@ def evidence_of(store: Store, release: Release) -> Evidence | None:
 
 
 def guard_of(store: Store, release: Release) -> dict[str, Any] | None:
-    """What its guard sees; None where nothing of it is watched."""
+    """Returns the guard's reading of the version; None where nothing of it is watched."""
     from holdfast.operate.canary_controller import compared, judge
     from holdfast.prove.guard import GuardLimits
 
@@ -695,7 +660,7 @@ def version_lines(
     evidence: Evidence | None,
     guard: dict[str, Any] | None,
 ) -> Iterator[str]:
-    """One version, as it is now."""
+    """Describes one version as it is now."""
     yield f"{release.id}: {release.stage}{f' with {release.share} %' if release.share else ''}"
     yield from _line("since", show.local_time(release.changed_at)[:16])
     yield from _line("source", release.source)
@@ -715,7 +680,7 @@ def version_lines(
 
 
 def _guard_lines(guard: dict[str, Any]) -> Iterator[str]:
-    """What is compared with what, how much of it was told, and the state of each metric."""
+    """Describes the guard: what is compared, how many outcomes were told, and the state of each metric."""
     yield from _line("guard", f"compared with {guard['beside']}, on callers that could have met either")
     for reason in guard["void"]:
         yield from folded(reason["text"], "           ")
@@ -730,32 +695,32 @@ def _guard_lines(guard: dict[str, Any]) -> Iterator[str]:
             yield f"           p{100 * at['quantile']:<10g} {figures}; beyond the limit {beyond}"
 
 
-def explained(release: Release, found: RecomputedDecision, way_back: list[str]) -> Iterator[str]:
-    """How it came to be where it is, and whether the samples still say so."""
+def explained(release: Release, recomputed: RecomputedDecision, way_back: list[str]) -> Iterator[str]:
+    """Explains how the version got to its stage, and whether the samples still give the same decision."""
     from holdfast.operate.briefs import happened
 
     serves = SERVES.get(release.stage, "it serves nobody").format(share=release.share)
     yield f"{release.id} is {release.stage}; {serves}\n"
-    for entry in found.history:
+    for entry in recomputed.history:
         what, why = happened(entry)
         yield from folded(f"{show.local_time(entry.at)[:16]}  {what}, by {entry.who}", "  ")
         if entry.body.keys() & {"refuse", "accept"}:
             yield from reason_lines(decode(Decision, dict(entry.body["decision"])).reasons, "    ")
         else:
             yield from folded(why, "    ")
-    for line in _evidence_lines(found.evidence):
+    for line in _evidence_lines(recomputed.evidence):
         yield f"  {line}"
-    if found.again is not None:
-        verb = "is the same" if found.is_same else "DIFFERS"
-        gate = "open" if found.again.open else "closed"
-        yield f"\ndecided once more from {found.episodes} stored episodes: {gate}; it {verb}"
-        if not found.is_same:
-            yield from reason_lines(found.again.reasons)
-    yield f"ledger: {found.entries} entries, the chain holds"
-    for problem in found.problems:
+    if recomputed.again is not None:
+        verb = "is the same" if recomputed.is_same else "DIFFERS"
+        gate = "open" if recomputed.again.open else "closed"
+        yield f"\ndecided once more from {recomputed.episodes} stored episodes: {gate}; it {verb}"
+        if not recomputed.is_same:
+            yield from reason_lines(recomputed.again.reasons)
+    yield f"ledger: {recomputed.entries} entries, the chain holds"
+    for problem in recomputed.problems:
         yield from folded(f"CHANGED: {problem}", "")
-    if found.proof:
-        yield from left("proof:", found.proof)
+    if recomputed.proof:
+        yield from left("proof:", recomputed.proof)
     yield from way_back
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import DEFAULT_STORE, CommandSet, Output, StoreAt
+from holdfast.cli.options import DEFAULT_STORE, CommandSet, Output, StoreAt, Text
 from holdfast.cli.show import fold, near, progress
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Episode
@@ -57,22 +57,22 @@ class ReportsOptions:
         return (beside.parent if beside.absolute().name == "training" else beside) / "reports"
 
 
-def find_proof(what: str, folder: Path) -> Path:
+def find_proof(name: str, folder: Path) -> Path:
     """The proof that is meant: a file, the id of its reports, a release (RUN@NUMBER), or a run and then its last.
 
     Ids may be cut short, as everywhere: `run-1` is run 1 and never run 10, `run-1-8` is the only run that starts so.
     """
     from holdfast.prove.reports.document import PROOF, catalogue
 
-    if what.endswith(".json") or "/" in what:
-        return Path(what)
+    if name.endswith(".json") or "/" in name:
+        return Path(name)
     proofs: dict[str, Path] = {}
     for found in catalogue(folder):  # active ones first
         if found.kind == PROOF:
             proofs.setdefault(found.run, found.path)
-    if what in proofs:
-        return proofs[what]
-    run, _, number = what.partition("@")
+    if name in proofs:
+        return proofs[name]
+    run, _, number = name.partition("@")
     begin = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in run.lower())
     begin = begin if begin.startswith("m24-") else f"m24-{begin}"
     numbered = [(named[1], int(named[2]), named[3], one) for one in proofs if (named := NUMBERED.fullmatch(one))]
@@ -81,14 +81,14 @@ def find_proof(what: str, folder: Path) -> Path:
     meant = _starting(begin, numbered)
     if not meant or not run:
         why = f"there is no proof of it in {near(folder)}"
-        raise BadInput(f"run {what}", why=why, remedy="'holdfast prove report list' shows all")
+        raise BadInput(f"run {name}", why=why, remedy="'holdfast prove report list' shows all")
     if len({run for run, *_ in meant}) > 1:
-        raise BadInput(f"run {what}", why="several start so", remedy="write more of it: 'holdfast prove report list'")
+        raise BadInput(f"run {name}", why="several start so", remedy="write more of it: 'holdfast prove report list'")
     return proofs[max(meant)[-1]]
 
 
 def _starting(begin: str, numbered: list[tuple[str, int, str, str]]) -> list[tuple[str, int, str, str]]:
-    """Those of the run that is called so, else of runs whose id goes on after a hyphen, else of those that start so."""
+    """Returns the proofs of the run with this name, else of runs whose id goes on after a hyphen or begins so."""
     for fits in (begin.__eq__, lambda run: run.startswith(f"{begin}-")):
         if found := [one for one in numbered if fits(one[0])]:
             return found
@@ -283,7 +283,7 @@ UNIT = (0.0, 1.0)
 
 
 def page(
-    what: Annotated[str, Argument(metavar="RUN|PROOF", help="A run, the id of its reports, or a proof's file.")],
+    name: Annotated[str, Argument(metavar="RUN|PROOF", help="A run, the id of its reports, or a proof's file.")],
     at: ReportsOptions,
     output: Annotated[Path | None, Option(metavar="FILE", help="Where to write it; else beside the proof.")] = None,
     primary: Annotated[
@@ -300,7 +300,7 @@ def page(
     from holdfast.operate import publication
     from holdfast.operate.proof_view import status_of
 
-    proof = find_proof(what, at.folder)
+    proof = find_proof(name, at.folder)
     with progress("weighing the samples again", None):
         published = publication.read(proof)
         how = publication.comparison_config(published, primary=primary, reward_range=reward_range, max_cost=max_cost)
@@ -342,16 +342,12 @@ Yes = Annotated[bool, Option("--yes", help="Really do it; without it, it is only
 def list_all(at: ReportsOptions) -> Output:
     """List the published runs, newest first, with what their proofs say."""
     runs = _runs(at.folder)
-    return Output(runs, lambda: _print_runs(runs)) if runs else Output([], f"no reports in {near(at.folder)}")
+    legend = "reward and safety cost: by how much they rose; a safety cost above 0 is worse"
+    return Output(runs, [*_run_table(runs), legend] if runs else f"no reports in {near(at.folder)}")
 
 
-def _print_runs(runs: list[dict[str, Any]]) -> None:
+def _run_table(runs: list[dict[str, Any]]) -> Iterator[Text]:
     """A line for each; two where their ids are so long that one would be cut."""
-    _print_run_table(runs)
-    print("reward and safety cost: by how much they rose; a safety cost above 0 is worse")
-
-
-def _print_run_table(runs: list[dict[str, Any]]) -> None:
     from rich.console import Console
 
     titles = ["run", "published", "proof", ">reward", ">p", ">safety cost", "gate"]
@@ -360,12 +356,12 @@ def _print_run_table(runs: list[dict[str, Any]]) -> None:
         titles, rows = [*titles, "place"], [[*row, run["place"]] for row, run in zip(rows, runs, strict=True)]
     widths = [max(map(len, column)) for column in zip([title.lstrip(">") for title in titles], *rows, strict=True)]
     if sum(widths) + 2 * (len(widths) - 1) <= Console().width:
-        show.print_table(titles, rows)
+        yield show.table(titles, rows)
         return
     for row in ([title.lstrip(">") for title in titles], *rows):
         cells = zip(titles[1:], row[1:], widths[1:], strict=True)
         figures = [cell.rjust(width) if title.startswith(">") else cell.ljust(width) for title, cell, width in cells]
-        print(row[0], f"  {'  '.join(figures)}".rstrip(), sep="\n")
+        yield from (row[0], f"  {'  '.join(figures)}".rstrip())
 
 
 def _row(run: dict[str, Any]) -> list[str]:
@@ -385,21 +381,21 @@ def _signed(value: float | None) -> str:
 
 
 def _runs(folder: Path) -> list[dict[str, Any]]:
-    """One row for each run: what its proof says, unchecked."""
+    """Lists one row per run with what its proof claims; nothing is checked."""
     from holdfast.prove.reports.document import PROOF, catalogue
 
     runs: dict[str, dict[str, Any]] = {}
     for found in catalogue(folder):
-        row = runs.setdefault(found.run, {"run_id": found.run, **_said(None), "place": "", "files": 0})
+        row = runs.setdefault(found.run, {"run_id": found.run, **_proof_figures(None), "place": "", "files": 0})
         row["files"] += 1
         place = "archive" if found.is_archived else "active"
         row["place"] = place if row["place"] in ("", place) else "both"
         if found.kind == PROOF and row["generated_at"] is None:
-            row |= _said(found.path)
+            row |= _proof_figures(found.path)
     return sorted(runs.values(), key=lambda row: (row["generated_at"] or "", row["run_id"]), reverse=True)
 
 
-def _said(proof: Path | None) -> dict[str, Any]:
+def _proof_figures(proof: Path | None) -> dict[str, Any]:
     """The figures of a proof for a list; one that cannot be read is damaged, none at all has no status."""
     from holdfast.prove.reports.document import Problem, parse
 
@@ -422,34 +418,29 @@ def _said(proof: Path | None) -> dict[str, Any]:
 
 @app.command("show")
 def show_one(
-    what: Annotated[str, Argument(metavar="RUN|FILE", help="A run, the id of its reports, or a file.")],
+    name: Annotated[str, Argument(metavar="RUN|FILE", help="A run, the id of its reports, or a file.")],
     at: ReportsOptions,
 ) -> Output:
     """Show a proof or a report, and whether it is true. Exits 1 when it is not."""
     from holdfast.prove.reports.document import Problem, parse
     from holdfast.prove.reports.validate import validate
 
-    path = _named(what, at.folder)
+    path = _named(name, at.folder)
     with show.progress("recomputing", None):
         problems = validate(path)
     data = parse(path.read_bytes())
     document = None if isinstance(data, Problem) else data
     is_finite = not any(problem.why == "must be a finite number" for problem in problems)
-    told = {"file": path, "document": document if is_finite else None, "problems": _told(problems)}
-    return Output(told, lambda: _print_document(path, document, problems), int(bool(problems)))
-
-
-def _print_document(path: Path, data: dict[str, Any] | None, problems: list[Problem]) -> None:
-    if data is not None:
-        _print_metrics(data)
-    print(near(path))
-    print("true, recomputed from its samples" if not problems else _how_many(problems))
+    told = {"file": path, "document": document if is_finite else None, "problems": _problem_records(problems)}
+    verdict = ["true, recomputed from its samples"]
     if problems:
-        print(f"all problems: holdfast prove report validate {near(path)}")
+        verdict = [_how_many(problems), f"all problems: holdfast prove report validate {near(path)}"]
+    shown = [*(() if document is None else _figures(document)), near(path), *verdict]
+    return Output(told, shown, int(bool(problems)))
 
 
-def _print_metrics(data: dict[str, Any]) -> None:
-    """Every figure but the samples and the hashes, one to a line, and then what it says in words."""
+def _figures(data: dict[str, Any]) -> Iterator[Text]:
+    """Lists every figure except samples and hashes, and then the sentences."""
     hidden = {"schema_version", "samples", "seal", "sha256", "artifacts", "reports", "publication"}
     words, rows = [], []
     for name, value in data.items():
@@ -459,9 +450,8 @@ def _print_metrics(data: dict[str, Any]) -> None:
                 words += inner if isinstance(inner, list) else [inner]
             elif name not in hidden:
                 rows.append((place, _figure(inner)))
-    show.print_table(("figure", "~value"), rows)
-    for line in words:
-        print(fold(line))
+    yield show.table(("figure", "~value"), rows)
+    yield from map(fold, words)
 
 
 def _figure(value: object) -> str:
@@ -488,7 +478,7 @@ def validate(
             answers.append((file, problems_of(file)))
             advance(now=file.name)
     told = [
-        {"file": file, "ok": not found, "is_moved": _is_moved(found), "problems": _told(found)}
+        {"file": file, "ok": not found, "is_moved": _is_moved(found), "problems": _problem_records(found)}
         for file, found in answers
     ]
     is_ok = not any(found for _, found in answers)
@@ -554,19 +544,12 @@ def _due(action: RetentionAction, yes: bool, folder: Path) -> Output:
                 advance(now=step.path.name)
     kept = [_step(step) for step in plan.steps if step not in chosen.steps]
     data = {"action": action, "done": yes, "steps": [_step(step) for step in chosen.steps], "kept": kept}
-    return Output(data, lambda: _print_plan(chosen.steps, wrong, action, yes, folder), int(bool(wrong)))
-
-
-def _print_plan(
-    steps: tuple[RetentionStep, ...], wrong: list[RetentionStep], action: RetentionAction, yes: bool, folder: Path
-) -> None:
-    if steps:
-        show.print_table(("~report", "~why"), [(str(step.path.relative_to(folder)), step.why) for step in steps])
+    alone = [fold(f"left alone: {near(step.path)}: {step.why}") for step in wrong]
+    if not chosen.steps:
+        return Output(data, [f"no report is due to be {action}d in {near(folder)}", *alone], int(bool(wrong)))
+    table = show.table(("~report", "~why"), [(str(one.path.relative_to(folder)), one.why) for one in chosen.steps])
     done = f"{action}d" if yes else f"would be {action}d; add --yes to do it"
-    none = f"no report is due to be {action}d in {near(folder)}"
-    print(f"{show.count(len(steps), 'report')} {done}" if steps else none)
-    for step in wrong:
-        print(fold(f"left alone: {near(step.path)}: {step.why}"))
+    return Output(data, [table, f"{show.count(len(chosen.steps), 'report')} {done}", *alone], int(bool(wrong)))
 
 
 def _step(step: RetentionStep) -> dict[str, Any]:
@@ -585,7 +568,7 @@ def _named(what: str, folder: Path) -> Path:
     return max(found, key=lambda one: (one.kind == "proof", not one.is_archived, one.kind)).path
 
 
-def _told(problems: list[Problem]) -> list[dict[str, str]]:
+def _problem_records(problems: list[Problem]) -> list[dict[str, str]]:
     return [{"where": problem.where, "why": problem.why} for problem in problems]
 
 

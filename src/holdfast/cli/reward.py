@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from json import loads
 from pathlib import Path
 from textwrap import wrap
@@ -18,8 +18,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import CommandSet, Json, Limit, Output, RolloutText, StoreOptions, needing, read_jsonl, who
-from holdfast.cli.show import count, fold, one_line, pairs, print_table
+from holdfast.cli.options import (
+    CommandSet,
+    Json,
+    Limit,
+    Output,
+    RolloutText,
+    StoreOptions,
+    Text,
+    needing,
+    read_jsonl,
+    who,
+)
+from holdfast.cli.show import count, fold, one_line, pairs
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.judgement import EvalItem, Label, Maker, Role
 from holdfast.contracts.lines import folded, say
@@ -105,16 +116,16 @@ def rewards(
 
 
 def beside_lines(scorings: Mapping[str, RewardBreakdown]) -> Iterator[str]:
-    """What later scorings said, each with its reasons."""
+    """Shows later scorings, each with its reasons."""
     for name, breakdown in scorings.items():
         yield ""
         yield f"  scored again: {name}"
         yield from _table([one for one in breakdown.signals if one.name != GATED], (), breakdown.total or 0.0)
-        yield from _said(breakdown.signals)
+        yield from _feedback_lines(breakdown.signals)
 
 
-def _said(signals: Sequence[RewardTerm]) -> Iterator[str]:
-    """What was said in words."""
+def _feedback_lines(signals: Sequence[RewardTerm]) -> Iterator[str]:
+    """Yields the feedback texts of the signals."""
     for one in signals:
         if one.feedback:
             yield fold(f"{one.name}: {one_line(one.feedback)}", "  ")
@@ -128,38 +139,28 @@ def _scorings(run: str, at: StoreOptions, name: str | None, limit: int) -> Outpu
         found = Run(StoreAddress(at.store, at.project), opened.runs.get(run).id)
     if name is None:
         listed = found.scorings()
+        data = {"run": found.id, "scorings": listed}
+        if not listed:
+            made_by = "'holdfast reward evaluate' and 'holdfast reward rescore' make them"
+            return Output(data, folded(f"{found.id} has no scoring beside its own rewards: {made_by}"))
         rows = [(one.name, one.rollouts, one.who, pairs(one.scorers)) for one in listed]
-        next_ = f"next:\n  holdfast reward show {found.id} --scoring {listed[-1].name}{at}" if listed else ""
-
-        def table() -> None:
-            print_table(("scoring", ">rollouts", "who", "~by"), rows)
-            print(next_)
-
-        empty = f"{found.id} has no scoring beside its own rewards: "
-        empty += "'holdfast reward evaluate' and 'holdfast reward rescore' make them"
-        return Output({"run": found.id, "scorings": listed}, table if listed else "\n".join(folded(empty)))
-    said = found.scoring(name)
-
-    def show_rows() -> None:
-        rows = [(one["id"], _number(one["reward"]), one["outcome"], one["feedback"]) for one in said[:limit]]
-        print_table(("rollout", ">reward", "answer", "~why"), rows)
-        if len(said) > limit:
-            print(f"and {len(said) - limit} more; --limit {len(said)} shows them all")
-
-    return Output({"run": found.id, "scoring": name, "rollouts": list(said)}, show_rows)
+        following = f"next:\n  holdfast reward show {found.id} --scoring {listed[-1].name}{at}"
+        return Output(data, [show.table(("scoring", ">rollouts", "who", "~by"), rows), following])
+    scored = found.scoring(name)
+    cells = [(one["id"], _number(one["reward"]), one["outcome"], one["feedback"]) for one in scored[:limit]]
+    table = show.table(("rollout", ">reward", "answer", "~why"), cells)
+    return Output({"run": found.id, "scoring": name, "rollouts": list(scored)}, [table, *show.left_out(scored, limit)])
 
 
 def read_rewards(store: Store, rollout: Rollout) -> tuple[list[Span], RewardBreakdown | None, Any]:
-    """Of the attempt that decided it, or else of the last one: what happened, what it was paid, what it answered."""
-    tries = store.views.attempts(rollout.id)
-    decided = [attempt for attempt in tries if attempt.id == rollout.final_attempt] or tries[-1:]
-    if not decided:
+    """Reads the spans, the rewards and the output of the deciding attempt, or else of the last one."""
+    from holdfast.operate.conversation import shown_attempt
+
+    decided = shown_attempt(rollout, store.views.attempts(rollout.id))
+    if decided is None:
         return [], None, None
-    return (
-        store.traces.spans(decided[0].token),
-        store.traces.breakdown(decided[0].token),
-        store.views.output(decided[0]),
-    )
+    token = decided.token
+    return store.traces.spans(token), store.traces.breakdown(token), store.views.output(decided)
 
 
 def reward_lines(rollout: Rollout, spans: Sequence[Span], breakdown: RewardBreakdown | None) -> Iterator[str]:
@@ -181,11 +182,11 @@ def reward_lines(rollout: Rollout, spans: Sequence[Span], breakdown: RewardBreak
         return
     yield ""
     yield from _table([one for one in signals if one.turn is None and one.name != GATED], signals, breakdown.total)
-    yield from _said(signals)
+    yield from _feedback_lines(signals)
 
 
 def _table(whole: Sequence[RewardTerm], signals: Sequence[RewardTerm], total: float) -> Iterator[str]:
-    """Every signal of the whole attempt, the turns' in one line, and the sum."""
+    """Tabulates the signals of the whole attempt, those of turns in one line, and the sum."""
     yield f"  {'signal':<24} {'value':>7}   {'weight':>7}   {'counts':>7}  source"
     for one in whole:
         paid = one.value * one.weight
@@ -202,7 +203,7 @@ def _table(whole: Sequence[RewardTerm], signals: Sequence[RewardTerm], total: fl
 
 
 def _turn_signals(own: Sequence[RewardTerm]) -> Iterator[str]:
-    """What the turn was worth by its four measures, those that count with what they count for, and the others."""
+    """Lists a turn's four measures, the signals that count with their weights, and the others."""
     paid = [f"{one.name} {one.value:.3g} × {one.weight:.3g}" for one in own if one.weight]
     parts = [one for one in own if one.source in TURN_SOURCES]
     worth = [one.feedback or f"{one.value:.3g} in all" for one in parts if one.name == TURN_REWARD]
@@ -217,7 +218,7 @@ def _turn_signals(own: Sequence[RewardTerm]) -> Iterator[str]:
 
 
 def _turns(spans: Sequence[Span]) -> list[list[str]]:
-    """What each model call did: what it thought, called and was told, or answered."""
+    """Describes each model call: its thoughts, its tool calls with results, or its answer."""
     turns: list[list[str]] = []
     for span in sorted(spans, key=lambda one: one.seq):
         if span.model is not None and PARTIAL not in span.attributes:  # as signals count turns
@@ -257,7 +258,7 @@ def rescore(
     found = scored_again(run, blocks, name=name, store=at.store, project=at.project)
     data = {"run": found.run.id, "name": found.name, "comparison": asdict(found.comparison), "errors": found.errors}
     verdicts = {"old_verdict": found.old_verdict, "new_verdict": found.new_verdict}
-    return Output({**data, **verdicts}, lambda: _print_scorings(found, limit))
+    return Output({**data, **verdicts}, _changed_lines(found, limit))
 
 
 def _block(text: str) -> dict[str, Any]:
@@ -271,16 +272,16 @@ def _block(text: str) -> dict[str, Any]:
     return dict(given)
 
 
-def _print_scorings(found: Rescoring, limit: int) -> None:
-    print(found)
-    changed = found.changed
+def _changed_lines(rescoring: Rescoring, limit: int) -> Iterator[Text]:
+    yield str(rescoring)
+    changed = rescoring.changed
     if changed and limit:
-        print(f"\n{count(len(changed), 'rollout')} changed, the largest change first:")
+        yield f"\n{count(len(changed), 'rollout')} changed, the largest change first:"
         rows = []
         for row in changed[:limit]:
             answer = f"{_word(row['was_right'])} → {_word(row['is_right'])}"
             rows.append((row["id"], _number(row["old"]), _number(row["new"]), answer))
-        print_table(("~rollout", ">was", ">is", "answer"), rows)
+        yield show.table(("~rollout", ">was", ">is", "answer"), rows)
 
 
 def _number(value: float | None) -> str:
@@ -323,7 +324,7 @@ def label(
 
 
 def _ask(opened: Store, waiting: list[ReviewRequest], name: str) -> int:
-    """How many were labelled. The end of the input, and Ctrl-C, end it; what was answered is on disk by then."""
+    """Asks for labels and counts them. End of input or Ctrl-C stops it; answers are on disk by then."""
     done, replies = 0, _replies()
     try:
         for place, doubt in enumerate(waiting, 1):
@@ -374,7 +375,7 @@ def _show(artefact: EvalItem, doubt: ReviewRequest, place: str) -> None:
         if text or title == "answer":
             print(f"{title}:")
             for line in text[:LONGEST].splitlines() or ["(nothing)"]:
-                print("  " + "".join(letter if letter.isprintable() else "�" for letter in line))
+                print(f"  {show.printable(line)}")
             if len(text) > LONGEST:
                 print(f"  … and {len(text) - LONGEST} more characters")
     if known is not None:
@@ -398,6 +399,19 @@ BaseUrl = Annotated[
     str | None, Option("--base-url", metavar="URL", envvar="OPENAI_BASE_URL", help="An OpenAI-compatible endpoint.")
 ]
 Own = Annotated[Path | None, Option("--own", metavar="FILE", help="A criterion of one's own, as JSON.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeOptions:
+    """One judge, and what it is asked."""
+
+    judge: Annotated[str, Option(metavar="NAME", help="verifier, a folder of 'judge train', or a model.")] = VERIFIER
+    criterion: On = "correctness"
+    own: Own = None
+    base_url: BaseUrl = None
+
+    def load(self) -> Judge:
+        return named([self.judge], self.base_url)[0]
 
 
 @judge_app.command("run")
@@ -429,26 +443,19 @@ def run_judges(
     if any(map(is_verifier, judge)) and (bare := sum(not one.detail.get("messages") for one in artefacts)):
         lacking = f"{bare} of {show.count(len(artefacts), 'answer')} without detail.messages"
         say(f"{lacking}, which is all that the verifier reads")
-    return Output([_told(one) for one in opinions], lambda: _print_opinions(on.id, opinions, str(at)))
-
-
-def _print_opinions(criterion: str, opinions: Sequence[Opinion], at: str) -> None:
     rows = [(one.artefact[:8], one.outcome, _figure(one.probability), one.by or None, one.why) for one in opinions]
-    show.print_table(("answer", "outcome", ">p", "by", "~why"), rows)
     counts = Counter(str(one.outcome) for one in opinions)
     counted = ", ".join(f"{counts[outcome]} {outcome}" for outcome in ("decided", "abstained", "disputed"))
-    print(f"\n{criterion}: {counted}; cost {sum(one.cost for one in opinions):g}")
-    if counts["abstained"] + counts["disputed"]:
-        print(f"next:\n  holdfast reward label{at}")
+    summary = f"\n{on.id}: {counted}; cost {sum(one.cost for one in opinions):g}"
+    following = [f"next:\n  holdfast reward label{at}"] if counts["abstained"] + counts["disputed"] else []
+    table = show.table(("answer", "outcome", ">p", "by", "~why"), rows)
+    return Output([_opinion_record(one) for one in opinions], [table, summary, *following])
 
 
 @judge_app.command("calibrate")
 def calibrate_judge(
     at: StoreOptions,
-    judge: Annotated[str, Option(metavar="NAME", help="verifier, a folder of 'judge train', or a model.")] = VERIFIER,
-    criterion: On = "correctness",
-    own: Own = None,
-    base_url: BaseUrl = None,
+    how: JudgeOptions,
     tooluse: Annotated[
         int, Option(metavar="N", min=0, max=5000, help="First add N tool-use tasks, labelled by a program.")
     ] = 0,
@@ -457,15 +464,14 @@ def calibrate_judge(
     ] = None,
 ) -> Output:
     """Compare a judge with the labels there are, test it for bias and drift, and decide whether it counts."""
-    on = _criterion(criterion, own)
+    on = _criterion(how.criterion, how.own)
     taken = None if labels is None else labelled(labels, on.id)
     with at.open(migrate=False) as opened:
         if taken is not None:
             _keep_labels(opened, *taken)
         if tooluse:
             _add_tooluse(opened, on.id, tooluse)
-        (asked,) = named([judge], base_url)
-        made = asyncio.run(_calibrate(opened, on, asked))
+        made = asyncio.run(_calibrate(opened, on, how.load()))
         opened.judgements.calibrate(made, who=who()).result()
     return Output(made, "\n".join(_calibration_lines(made)))
 
@@ -474,10 +480,7 @@ def calibrate_judge(
 def estimate_share(
     file: Annotated[Path, Argument(metavar="FILE", help="Answers: a line of JSON each, with task and output.")],
     at: StoreOptions,
-    judge: Annotated[str, Option(metavar="NAME", help="verifier, a folder of 'judge train', or a model.")] = VERIFIER,
-    criterion: On = "correctness",
-    own: Own = None,
-    base_url: BaseUrl = None,
+    how: JudgeOptions,
     noise: Annotated[
         float | None, Option(metavar="X", help="Share of the labels that is wrong; else up to 0.1 of a person's.")
     ] = None,
@@ -487,9 +490,9 @@ def estimate_share(
     Labels of these very answers ('holdfast reward label', 50 or more, drawn by chance) and the judge are used together,
     by PPI++. Without them the judge's calibration on other answers corrects its mean, by Rogan and Gladen.
     """
-    on, artefacts = _criterion(criterion, own), answers(file)
+    on, artefacts = _criterion(how.criterion, how.own), answers(file)
     with at.open(migrate=False) as opened:
-        (asked,) = named([judge], base_url)
+        asked = how.load()
         with show.progress(f"asking {asked.name}", len(artefacts)) as advance:
             found, silent = asyncio.run(_estimated(opened, on, artefacts, asked, noise, advance))
     left_out = f"; {show.count(silent, 'answer')} without a score left out" if silent else ""
@@ -553,7 +556,7 @@ def train_verifier(
 
 
 def _make(folder: Path) -> None:
-    """Before minutes of work: a folder that weights can be put into."""
+    """Checks before minutes of work that weights can be written to the folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         is_other = not (folder / "manifest.json").is_file() and any(folder.iterdir())
@@ -621,7 +624,7 @@ async def _calibrate(opened: Store, on: Criterion, asked: Judge) -> Calibration:
 
 
 async def _again(on: Criterion, asked: Judge, anchors: Sequence[EvalItem]) -> dict[str, float]:
-    """What it says now of what it was asked before."""
+    """Asks the judge again what it was asked before."""
     found = {}
     with show.progress(f"asking {asked.name} again", len(anchors)) as advance:
         for one in anchors:
@@ -701,7 +704,7 @@ def _criterion(name: str, own: Path | None) -> Criterion:
         raise BadInput(str(own), why=f"cannot be read: {error}") from None
 
 
-def _told(one: Opinion) -> dict[str, Any]:
+def _opinion_record(one: Opinion) -> dict[str, Any]:
     plain = {name: getattr(one, name) for name in ("criterion", "artefact", "probability", "why", "by", "cost")}
     plain |= {"outcome": one.outcome.value, "holds": one.holds, "failed": list(one.failed)}
     return {**plain, "judgements": one.judgements}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +23,7 @@ from holdfast.cli.options import (
     Output,
     Project,
     StoreOptions,
+    Text,
     TokenOptions,
     classes_left,
     settings_of,
@@ -240,21 +242,18 @@ def import_(
     data: dict[str, Any] = {"run": found.run, "imported": found.stored, "repeated": found.repeated}
     data |= {"quarantined": dict(sorted(found.quarantined.items())), "scrubbed": dict(sorted(found.scrubbed.items()))}
     data["findings"] = [finding for finding in found.audit.findings if finding.count]
-    return Output(data, lambda: _tell(found, limit), int(found.is_fruitless))
+    return Output(data, _import_lines(found, limit), int(found.is_fruitless))
 
 
-def _tell(found: Imported, limit: int) -> None:
-    left, counted = found.quarantined, f"{show.count(found.stored, 'conversation')} imported"
-    counted += f", {found.repeated} there already, {len(left)} quarantined"
-    print(counted if found.run is None else f"{found.run}: {counted}")
-    if found.scrubbed:
-        print("scrubbed: " + ", ".join(f"{n} {kind}" for kind, n in sorted(found.scrubbed.items())))
-    warned = [(one.name, one.severity, one.count, one.of) for one in found.audit.findings if one.count]
-    if warned:
-        print()
-        show.print_table(("gate", "severity", ">failed", ">of"), warned)
+def _import_lines(imported: Imported, limit: int) -> Iterator[Text]:
+    left = [(n, ", ".join(gates)) for n, gates in sorted(imported.quarantined.items())]
+    counted = f"{show.count(imported.stored, 'conversation')} imported"
+    counted += f", {imported.repeated} there already, {len(left)} quarantined"
+    yield counted if imported.run is None else f"{imported.run}: {counted}"
+    if imported.scrubbed:
+        yield "scrubbed: " + ", ".join(f"{n} {kind}" for kind, n in sorted(imported.scrubbed.items()))
+    if warned := [(one.name, one.severity, one.count, one.of) for one in imported.audit.findings if one.count]:
+        yield from ("", show.table(("gate", "severity", ">failed", ">of"), warned))
     if left:
-        print()
-        show.print_table((">line", "~quarantined by"), [(n, ", ".join(left[n])) for n in sorted(left)[:limit]])
-        if len(left) > limit:
-            print(f"and {len(left) - limit} more; --limit {len(left)} shows them all")
+        yield from ("", show.table((">line", "~quarantined by"), left[:limit]))
+        yield from show.left_out(left, limit)

@@ -120,8 +120,9 @@ def _town(folder: Path) -> Iterator[TownPage]:
     """Runs a town as long as this process, with tokens made for it alone."""
     from holdfast.cli.town_school import warn
     from holdfast.operate.app import TownPage
+    from holdfast.workloads.townaudit import AuditFile
     from holdfast.workloads.townlife import ROLES, Life, new_recording, read_rules
-    from holdfast.workloads.townobserver import AuditFile, StaticToken
+    from holdfast.workloads.townobserver import StaticToken
     from holdfast.workloads.townpage import Runner
     from holdfast.workloads.townpage import app as page
 
@@ -137,7 +138,7 @@ def _town(folder: Path) -> Iterator[TownPage]:
 
 
 def _sinks(file: Path | None, webhook: str | None) -> list[Sink]:
-    """Where alerts go besides the store; an address that is none stops us before anything listens."""
+    """Returns the sinks of alerts besides the store; a bad address is refused before anything listens."""
     from holdfast.operate.watchers import Lines, Webhook
 
     found: list[Sink] = []
@@ -151,7 +152,7 @@ def _sinks(file: Path | None, webhook: str | None) -> list[Sink]:
 def _run(
     store: Store, listening: socket.socket, town: TownPage | None, watchman: AlertWatcher | None, *, is_behind_tls: bool
 ) -> None:
-    """Until Ctrl-C, or SIGTERM; the watchman looks beside it, and begins again where the store failed it."""
+    """Serves until Ctrl-C or SIGTERM. The watcher runs beside it and starts again after a failure of the store."""
     from holdfast.collect.endpoint import server
     from holdfast.operate.app import app
 

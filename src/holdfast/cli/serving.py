@@ -58,7 +58,7 @@ def run(store: Store, policy: str, listening: socket.socket, how: ServiceOptions
 
 
 def loader(store: Store, upstreams: Upstreams | None) -> Callable[[Release], ChatModel]:
-    """How a version is made ready: its weights are loaded, or requests for its model are passed on."""
+    """Returns what makes a version ready: it loads the weights, or passes requests on to its model."""
 
     def load(release: Release) -> ChatModel:
         model = None if upstreams is None else endpoint_model(store, release)
@@ -97,9 +97,9 @@ async def _serve(store: Store, policy: str, listening: socket.socket, how: Servi
         capture = Capture(store, run_id, clock=time.time, **scrubbing)
         service.heard = capture.heard
 
-    async def feedback(identity: str, said: Mapping[str, float]) -> bool:
-        is_compared = await service.feedback(identity, said)
-        is_kept = capture is not None and await capture.save_feedback(identity, said)
+    async def feedback(identity: str, values: Mapping[str, float]) -> bool:
+        is_compared = await service.feedback(identity, values)
+        is_kept = capture is not None and await capture.save_feedback(identity, values)
         return is_compared or is_kept
 
     application = endpoint.app(

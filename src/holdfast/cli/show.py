@@ -31,7 +31,7 @@ def print_json(data: Any) -> None:
 
 
 def plain(data: Any) -> Any:
-    """As JSON has it: published records are encoded, with their schema version."""
+    """Converts data to plain JSON; published records are encoded with their schema version."""
     if isinstance(data, Mapping):
         return {key: plain(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
@@ -68,6 +68,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Callable[[], None]:
     """The table of a view, printed when it is shown."""
     return partial(print_table, columns, list(rows))
+
+
+def left_out(rows: Sequence[object], limit: int) -> list[str]:
+    """The line below a table that shows only the first rows."""
+    return [f"and {len(rows) - limit} more; --limit {len(rows)} shows them all"] if len(rows) > limit else []
 
 
 def kept_columns(columns: Sequence[str], wide: Sequence[int], room: int) -> list[int]:
@@ -126,8 +131,8 @@ def span_of_time(seconds: float | None) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds >= 0.01 else f"{seconds * 1000:.1f} ms"
 
 
-def count(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+def count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def pairs(data: Mapping[str, Any]) -> str:
@@ -217,14 +222,14 @@ def step(command: str, about: str = "", indent: str = "  ") -> Iterator[str]:
     yield line
 
 
-def left(what: str, path: Path | str, indent: str = "") -> list[str]:
-    """Where a file lies; on a line of its own where it would be too wide beside what it is: a path is not folded."""
+def left(label: str, path: Path | str, indent: str = "") -> list[str]:
+    """Labels a path; a path that is too wide gets a line of its own, because paths are not folded."""
     shown = near(path)
-    beside = f"{indent}{what}  {shown}"
-    return [beside] if len(beside) <= WIDTH else [f"{indent}{what}", shown]
+    beside = f"{indent}{label}  {shown}"
+    return [beside] if len(beside) <= WIDTH else [f"{indent}{label}", shown]
 
 
 def near(path: Path | str) -> str:
-    """As short as it can be told from here."""
+    """Shortens a path relative to the current folder."""
     found, here = Path(path).absolute(), Path.cwd()
     return str(found.relative_to(here)) if found.is_relative_to(here) else str(path)

@@ -26,6 +26,7 @@ from holdfast.cli.options import (
     Output,
     StoreAt,
     StoreOptions,
+    Text,
     classes_left,
     existing,
     needing,
@@ -87,7 +88,7 @@ traces_app = CommandSet("OpenTelemetry in and out. A proxy that runs also takes 
 
 @traces_app.command("export")
 def export_traces(
-    what: Annotated[str, Argument(metavar="RUN[/NAME]", help="A run, or one rollout of it.")],
+    source: Annotated[str, Argument(metavar="RUN[/NAME]", help="A run, or one rollout of it.")],
     to: Annotated[str, Option(metavar="URL|FILE", help="A collector (OTLP over HTTP), or a file.")],
     at: StoreOptions,
     header: Annotated[
@@ -103,7 +104,7 @@ def export_traces(
     with needing("otlp"), at.existing() as opened:
         from holdfast.collect.otlp import conventions, wire
 
-        rollouts = _rollouts(opened, what)
+        rollouts = _rollouts(opened, source)
         with show.progress("exporting rollouts", None) as advance:
             spans = _spans(opened, rollouts, advance)
             if is_remote:
@@ -260,14 +261,15 @@ def seal(
 def _send(url: str, line: str) -> None:
     """The line as the body of a POST; a witness answers it with a 2xx once it has it."""
     import urllib.request
+    from http.client import HTTPException
 
     from holdfast.contracts.errors import StoreError
 
-    request = urllib.request.Request(url, data=f"{line}\n".encode(), headers={"content-type": "text/plain"})
     try:
+        request = urllib.request.Request(url, data=f"{line}\n".encode(), headers={"content-type": "text/plain"})
         with urllib.request.urlopen(request, timeout=WITNESS_S):
             return
-    except OSError as error:
+    except (OSError, HTTPException, ValueError) as error:  # nobody is there, it answers no HTTP, or it is no address
         why, remedy = str(getattr(error, "reason", error)), "the seal itself is kept; send it again"
         raise StoreError(f"witness {url}", why=why, remedy=remedy) from error
 
@@ -292,19 +294,18 @@ def stats(store: StoreAt = DEFAULT_STORE, project: AnyProject = None, limit: Lim
 
         with show.progress("counting", None):
             found = admin.stats(opened, project=project, most=limit)
-    return Output(found, lambda: _print_stats(found))
+    return Output(found, _stats_lines(found))
 
 
-def _print_stats(found: Stats) -> None:
-    free = f", {show.size(found.bytes_free)} of it free" if found.bytes_free else ""
-    print(f"{found.store}: schema {found.schema}, {show.size(found.bytes_database)}{free}")
-    print(f"blobs: {show.size(found.bytes_blobs)}\n")
-    show.print_table(("table", ">rows"), found.rows.items())
-    if found.runs:
-        states = [state for state in found.runs[0].rollouts if any(run.rollouts[state] for run in found.runs)]
-        print()
-        rows = [(one.run, one.project, one.state, *(one.rollouts[state] for state in states)) for one in found.runs]
-        show.print_table(("run", "~project", "state", *(f">{state}" for state in states)), rows)
+def _stats_lines(stats: Stats) -> Iterator[Text]:
+    free = f", {show.size(stats.bytes_free)} of it free" if stats.bytes_free else ""
+    yield f"{stats.store}: schema {stats.schema}, {show.size(stats.bytes_database)}{free}"
+    yield f"blobs: {show.size(stats.bytes_blobs)}\n"
+    yield show.table(("table", ">rows"), stats.rows.items())
+    if stats.runs:
+        states = [state for state in stats.runs[0].rollouts if any(run.rollouts[state] for run in stats.runs)]
+        rows = [(one.run, one.project, one.state, *(one.rollouts[state] for state in states)) for one in stats.runs]
+        yield from ("", show.table(("run", "~project", "state", *(f">{state}" for state in states)), rows))
 
 
 class ExportAs(StrEnum):
@@ -362,7 +363,7 @@ def export(
 
 
 def _export_learning(store: Store, file: TextIO, run: str, kind: str, left_out: dict[str, int]) -> dict[str, int]:
-    """How many lines were written; the rollouts without one go into `left_out` and, in words, to stderr."""
+    """Writes the records and counts them; rollouts without one are counted in `left_out` and told on stderr."""
     with needing("learn"):
         from holdfast.pipeline.trajectories import RECORDS, lines
 
@@ -408,14 +409,10 @@ def prune(
     if not old:
         none = f"no finished runs in project {at.project} ended more than {older_than:g} days ago: nothing to remove"
         return Output(answer, none)
-    return Output(answer, lambda: _print_pruned(old, is_done=yes))
-
-
-def _print_pruned(old: list[Old], *, is_done: bool) -> None:
     rows = [(one.run, one.state, show.local_time(one.ended_at), one.rollouts) for one in old]
-    show.print_table(("run", "state", "ended", ">rollouts"), rows)
     removed = "removed; the ledger keeps a note, and the room they took is used again"
-    print(f"{show.count(len(old), 'run')} {removed if is_done else 'would go; add --yes to remove them'}")
+    done = f"{show.count(len(old), 'run')} {removed if yes else 'would go; add --yes to remove them'}"
+    return Output(answer, [show.table(("run", "state", "ended", ">rollouts"), rows), done])
 
 
 def _remove(store: Store, old: list[Old]) -> None:

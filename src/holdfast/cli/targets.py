@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from holdfast.cli.options import Output, StoreOptions, check_torch, store_flags
-from holdfast.cli.show import count, print_table
+from holdfast.cli import show
+from holdfast.cli.options import Output, StoreOptions, Text, check_torch, store_flags
+from holdfast.cli.show import count
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.lines import folded
 
@@ -60,11 +61,11 @@ def targets(
     record = {one.name: asdict(one) for one in results} | {"is_quick": quick, "seeds": many}
     files = _keep(folder, record, results, is_quick=quick)
     data = record | {"files": [str(one) for one in files]}
-    return Output(data, lambda: _tell(results, files, is_quick=quick))
+    return Output(data, _lines(results, files, is_quick=quick))
 
 
 def _measured(store: Any, trials: Sequence[Any], again: str) -> list[Any]:
-    """What every trial came to. Exits where one stopped, and says how to go on."""
+    """Runs every trial. Exits where one stopped, and says how to go on."""
     from holdfast.cli.drive import drive
     from holdfast.workloads.targets import KIND, outcome, spec_for
     from holdfast.workloads.trials import TrialKind, run_all
@@ -101,24 +102,24 @@ def _keep(folder: Path, record: dict[str, Any], results: Sequence[TargetResult],
     return [sheet, table]
 
 
-def _tell(results: Sequence[TargetResult], files: Sequence[Path], *, is_quick: bool) -> None:
+def _lines(results: Sequence[TargetResult], files: Sequence[Path], *, is_quick: bool) -> Iterator[Text]:
     """At most 80 columns."""
     from holdfast.workloads.targets import TARGETS, shown
 
-    print(f"{count(results[0].seeds, 'seed')}, 95 % intervals over seeds and tasks\n")
+    yield f"{count(results[0].seeds, 'seed')}, 95 % intervals over seeds and tasks\n"
     rows = []
     for one in results:
         target = TARGETS[one.name]
         value, low, high, asked = (shown(target, effect) for effect in (one.value, one.low, one.high, one.target))
         rates = f"{one.baseline:.3g} → {one.after:.3g}"
         rows.append((one.name, asked, value, f"{low} to {high}", rates, "met" if one.met else "not met"))
-    print_table(("target", ">asked", ">measured", "interval", "from, to", ""), rows)
-    print()
+    yield show.table(("target", ">asked", ">measured", "interval", "from, to", ""), rows)
+    yield ""
     for one in results:
         target = TARGETS[one.name]
         lost = "" if one.loss is None else f"; success lost {one.loss['value']:+.3f} (at most {one.loss['high']:+.3f})"
-        print("\n".join(folded(f"{one.name}: {target.title}; {target.baseline} → {target.changed}{lost}", "  ")))
+        yield from folded(f"{one.name}: {target.title}; {target.baseline} → {target.changed}{lost}", "  ")
     if is_quick:
-        print("\n(so little shows that everything runs; what is claimed rests on the whole run)")
+        yield "\n(so little shows that everything runs; what is claimed rests on the whole run)"
     for file in files:
-        print(f"  {file}")
+        yield f"  {file}"

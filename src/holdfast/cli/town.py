@@ -37,15 +37,18 @@ from holdfast.cli.options import (
     written_whole,
 )
 from holdfast.cli.show import print_table, progress, table
-from holdfast.cli.town_school import Residents, RulesAt, Seed, warn
+from holdfast.cli.town_school import Profile, Residents, RulesAt, Seed, SeenAs, warn
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.lines import folded
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from holdfast.workloads.townaudit import AuditFile
     from holdfast.workloads.townlife import Life, Recording, Rules
-    from holdfast.workloads.townobserver import AuditFile, Soak, StaticToken, TownAlarms
+    from holdfast.workloads.townobserver import Soak, StaticToken, TownAlarms
+    from holdfast.workloads.townretention import Expired
 
 
 def check_writable(*paths: Path | None) -> None:
@@ -111,10 +114,15 @@ class TownOptions:
     seed: Seed = 1
     rules: RulesAt = None
     residents: Residents = None
+    profile: Profile = None
     start: Annotated[Path | None, Option("--from", metavar="SNAPSHOT", help="Go on from a snapshot.")] = None
     record: Annotated[Path | None, Option(metavar="FILE", help="Keep frames, to look at any moment.")] = None
-    privacy: Annotated[bool, Option("--privacy", help="Pseudonyms wherever residents are named or listed.")] = False
-    stages: Annotated[Path | None, Option(metavar="FILE", help="The log that says which stages may be on.")] = None
+    privacy: Annotated[
+        bool, Option("--privacy", "--streamer", help="Pseudonyms wherever residents are named or listed.")
+    ] = False
+    stages: Annotated[
+        Path | None, Option(metavar="FILE", help="The log that says which stages may be on; else the shipped one.")
+    ] = None
     unlock: Annotated[str | None, Option(metavar="STAGE", help="Allow a stage by hand; kept in the log.")] = None
     why: Annotated[str, Option(metavar="TEXT", help="The reason for --unlock.")] = ""
     policy: Annotated[
@@ -123,6 +131,7 @@ class TownOptions:
             metavar="VERSION", help="Who drives the residents: a release, or live, which is followed; else scripts."
         ),
     ] = None
+    observation: SeenAs = None
     store: StoreAt = DEFAULT_STORE
     project: Project = "default"
 
@@ -132,7 +141,7 @@ def _life(how: TownOptions, *written: Path | None) -> Life:
     from holdfast.workloads.townlife import Life, Pseudonymizer, read_rules
 
     audit, allowed = _stages(how.stages, how.unlock, how.why)
-    rules = read_rules(how.rules, residents=how.residents, unlocked=allowed)
+    rules = read_rules(how.rules, residents=how.residents, unlocked=allowed, profile=how.profile)
     check_writable(*written, how.record)
     warn()
     veil = Pseudonymizer(key=secrets.token_bytes(32) if how.privacy else None)
@@ -144,17 +153,21 @@ def _life(how: TownOptions, *written: Path | None) -> Life:
 
 
 def _driven_by(how: TownOptions, rules: Rules) -> dict[str, Any]:
-    """What drives the residents of a life, where it is not the script."""
+    """What drives the residents of a life and what it sees, where it is not the script and the compact row."""
     if how.policy is None:
-        return {}
+        from holdfast.workloads.townlife import check_observation
+
+        return {} if how.observation is None else {"variant": check_observation(how.observation)}
     with needing("learn"):
-        from holdfast.workloads.townschool import VARIANT, LiveMind, mind_of
+        from holdfast.workloads.townschool import LiveMind, TownMind, mind_of
     opened = town_school.taught(StoreOptions(how.store, how.project))
     if how.policy == "live":  # it is looked at again and again, until the command ends
         atexit.register(opened.close)
-        return {"mind": LiveMind(opened, rules), "variant": VARIANT}
-    with opened:
-        return {"mind": mind_of(opened, how.policy, rules), "variant": VARIANT}
+        mind: LiveMind | TownMind = LiveMind(opened, rules, observation=how.observation)
+    else:
+        with opened:
+            mind = mind_of(opened, how.policy, rules, observation=how.observation)
+    return {"mind": mind, "variant": mind.observation}
 
 
 @app.command("run")
@@ -190,6 +203,7 @@ def run(
         life.write_script(replay)
     why_not = list(faults(life.kpis))
     data = {"state": state, "rules": told.sha256, "seed": life.seed, "tick": life.tick, "stages": told["stages"]["on"]}
+    data["observation"] = life.env.senses.id
     data |= {"alerts": [one.message for one in watch.active], "left": [asdict(one) for one in life.left]}
     data |= {"kpis": rounded(life.kpis), "faults": why_not, "windows": windows}
     return Output(data, lambda: _print_life(life, news[-8:], state, why_not))
@@ -210,19 +224,20 @@ def _print_life(life: Life, news: list[str], state: str, why_not: list[str]) -> 
 
 
 def _stages(path: Path | None, unlock: str | None, why: str) -> tuple[AuditFile | None, tuple[str, ...] | None]:
-    """The log, and which stages it allows; without a log, what the rules say."""
+    """The log, and which stages it allows; without one, what the shipped log says."""
     if path is None:
         if unlock is not None:
             raise BadInput(f"--unlock {unlock}", why="there is no log to keep it in", remedy="give --stages FILE")
         return None, None
 
-    from holdfast.workloads import townobserver as observer
-    from holdfast.workloads.townlife import STAGES, read_rules
+    from holdfast.workloads.townaudit import AuditFile
+    from holdfast.workloads.townlife import STAGES, read_rules, unlocked_stages
+    from holdfast.workloads.townobserver import override
 
-    audit = observer.AuditFile(path)
+    audit = AuditFile(path)
     if unlock is not None:
-        observer.override(audit, stage=unlock, who=who(), why=why, order=STAGES, at=time.time())
-    return audit, observer.stages(path, STAGES, int(read_rules()["stages"]["green_windows"]))
+        override(audit, stage=unlock, who=who(), why=why, order=STAGES, at=time.time())
+    return audit, unlocked_stages(path, int(read_rules()["stages"]["green_windows"]))
 
 
 def _note(audit: AuditFile, rules: Rules, window: Mapping[str, float | None]) -> None:
@@ -279,6 +294,7 @@ def replay(
     file: Annotated[Path, Argument(metavar="FILE", help="Of --replay, or of --record.")],
     rules: RulesAt = None,
     residents: Residents = None,
+    profile: Profile = None,
     tick: Annotated[int | None, Option(metavar="N", min=0, help="Only to, or from, this tick.")] = None,
     speed: Annotated[float, Option(metavar="N", min=0.1, max=4096, help="Of a recording.")] = 32.0,
 ) -> Output:
@@ -290,8 +306,9 @@ def replay(
         return _play(file, tick or 0, speed)
     script = inspect_script(file)
     warn()
+    known = read_rules(rules, residents=residents, profile=profile)
     with progress("living again", min(script["ticks"], tick or script["ticks"])) as advance:
-        life, is_same = again(file, read_rules(rules, residents=residents), upto=tick, each=advance)
+        life, is_same = again(file, known, upto=tick, each=advance)
     count, word = len(script["commands"]), {True: "the same, bit by bit", False: "NOT the same", None: "not compared"}
     data = {"tick": life.tick, "state": life.env.state.sha256(), "same": is_same, "kpis": rounded(life.kpis)}
     said = f"{life.tick} ticks, {count} commands: {word[is_same]}"
@@ -387,13 +404,193 @@ def validate(
     file: Annotated[Path | None, Argument(metavar="[FILE]", help="Rules; without it, the default ones.")] = None,
 ) -> Output:
     """Check a file of rules, and list everything that is wrong with it."""
-    from holdfast.workloads.townlife import read_rules, rule_faults
+    from holdfast.workloads.townlife import contracts, hook_table, read_rules, rule_faults
 
     faults = rule_faults(file)
-    sha256 = None if faults else read_rules(file).sha256
-    lines = [f"{fault['where']}: {fault['why']}; {fault['remedy']}" for fault in faults]
-    data = {"valid": not faults, "rules": sha256, "faults": faults}
-    return Output(data, "\n".join(lines or [f"the rules are whole: {sha256}"]), int(bool(faults)))
+    if faults:
+        lines = [f"{fault['where']}: {fault['why']}; {fault['remedy']}" for fault in faults]
+        return Output({"valid": False, "rules": None, "faults": faults}, "\n".join(lines), 1)
+    rules = read_rules(file)
+    used = [f"{one['hook']} ({one['stage']} {one['affordance']})" for one in hook_table(rules) if one["affordance"]]
+    ids = [one.id for one in contracts(rules)]
+    counts = {name: len(rules[name]) for name in ("affordance", "job", "venue", "profile")}
+    told = [", ".join(f"{name} {count}" for name, count in counts.items())]
+    told += [f"stages: {', '.join(rules['stages']['on'])}", f"hooks: {', '.join(used) or 'none'}"]
+    told.append(f"observations: {', '.join(ids)}")
+    data = {"valid": True, "rules": rules.sha256, "faults": [], "counts": counts, "hooks": used, "observations": ids}
+    lines = [f"the rules are whole: {rules.sha256}", *(line for text in told for line in folded(text, hanging="  "))]
+    return Output(data, "\n".join(lines))
+
+
+@app.command("stages")
+def stages(
+    log: Annotated[Path | None, Option("--log", metavar="FILE", help="Of windows and overrides; else ours.")] = None,
+    earn: Annotated[
+        Path | None, Option(metavar="FILE", help="Run the town stage by stage, and write its windows to this log.")
+    ] = None,
+    seed: Seed = 1,
+    rules: RulesAt = None,
+    residents: Residents = None,
+) -> Output:
+    """Show which stages may be on and why: each needs two green windows of the one before it. Every command goes by the
+    log that comes with the package, or by the one that --stages names.
+
+    With --earn the town itself shows how far it gets. Exit code 1: not to the last stage.
+    """
+    from holdfast.workloads.townaudit import AuditFile
+    from holdfast.workloads.townlife import SHIPPED, STAGES, WINDOW, read_rules, stage_table
+    from holdfast.workloads.townobserver import earn as run_stages
+
+    if earn is not None and log is not None:
+        raise BadInput("--log", why="--earn names the log", remedy="give one of the two")
+    if earn is not None:
+        if earn.exists():
+            raise BadInput(f"--earn {earn}", why="is there already", remedy="name a new file")
+        check_writable(earn)
+
+        def with_stages(on: Sequence[str]) -> Rules:
+            return read_rules(rules, residents=residents, unlocked=on)
+
+        with_stages(STAGES)  # what is wrong with the rules is told before any work
+        warn()
+        with progress("living", 2 * len(STAGES) * WINDOW) as advance:
+            run_stages(AuditFile(earn), with_stages, seed=seed, clock=time.time, each=advance)
+    path = earn or log or SHIPPED
+    if not path.exists():
+        raise BadInput(f"--log {path}", why="there is no such file", remedy="--earn FILE makes one")
+    found = stage_table(path, read_rules(rules, residents=residents, unlocked=STAGES))
+    rows = [
+        (
+            one["stage"],
+            "yes" if one["allowed"] else "no",
+            f"{one['green_in_a_row']} of {one['needed']}",
+            f"by hand: {one['override']}" if one["override"] else "; ".join(one["reasons"]) or "-",
+        )
+        for one in found
+    ]
+    shown = table(["stage", "allowed", "green windows", "~why"], rows)
+    return Output({"log": str(path), "stages": found}, shown, int(earn is not None and not found[-1]["allowed"]))
+
+
+@app.command("words")
+def words(
+    text: Annotated[str | None, Argument(metavar="[TEXT]", help="Whether this may be said.")] = None,
+    rules: RulesAt = None,
+) -> Output:
+    """Check what residents and lines may say: no word of harm, and none that the rules rule out ([talk] never). Without
+    a text, all that can be said is checked, and what is left out because of the rules is listed. Exit code 1: the text
+    may not be said."""
+    from holdfast.workloads.townlife import may_be_said, phrase_count, read_rules, refused_phrases
+
+    known = read_rules(rules)
+    if text is not None:
+        may = may_be_said(text, known)
+        return Output({"text": text, "may_be_said": may}, "may be said" if may else "may not be said", int(not may))
+    refused, total = refused_phrases(known), phrase_count()
+    data = {"phrases": total, "never": list(known.never), "refused": [{"when": k, "text": t} for k, t in refused]}
+
+    def shown() -> None:
+        if refused:
+            print_table(["when", "~never said"], refused)
+        print(f"{total - len(refused)} of {total} phrases may be said; {len(known.never)} words of your own never are")
+
+    return Output(data, shown)
+
+
+@app.command("prune")
+def prune(
+    at: StoreOptions,
+    folders: Annotated[
+        list[Path] | None, Argument(metavar="[FOLDER]...", help="Where files of towns lie; else .holdfast/town.")
+    ] = None,
+    recordings: Annotated[float, Option(metavar="DAYS", min=0, help="That recordings are kept.")] = 30.0,
+    orders: Annotated[float, Option(metavar="DAYS", min=0, help="That orders in audit files are kept.")] = 90.0,
+    demonstrations: Annotated[float, Option(metavar="DAYS", min=0, help="Beside checkpoints of a school.")] = 90.0,
+    snapshots: Annotated[float, Option(metavar="DAYS", min=0, help="And replays.")] = 180.0,
+    yes: Annotated[bool, Option("--yes", help="Really remove them; without it they are only listed.")] = False,
+) -> Output:
+    """Remove what towns have left behind for longer than it is kept: recordings, snapshots and replays in the folders,
+    orders in audit files, and the demonstrations of finished schools in the store. Weights, stages and the ledger stay.
+    """
+    from holdfast.workloads import townretention as retention
+
+    kept = retention.TownRetention(
+        recordings=recordings, orders=orders, demonstrations=demonstrations, snapshots=snapshots
+    )
+    usual, now = Path(".holdfast/town"), time.time()
+    given = folders if folders else [usual] if usual.is_dir() else []
+    for folder in given:
+        if not folder.is_dir():
+            raise BadInput(str(folder), why="is no folder", remedy="name one that is there")
+    found = [one for folder in given for one in retention.expired_files(folder, kept, now=now)]
+    for one in found if yes else ():
+        retention.remove(one, kept, who=who(), now=now)
+    if at.store != DEFAULT_STORE or Path(at.store).exists():  # without a school there is no store, and that is no fault
+        with at.existing() as opened:
+            old = retention.expired_demonstrations(opened, kept, now=now)
+            for run, _ in old if yes else ():
+                retention.remove_demonstrations(opened, run, who=who(), now=now)
+        found += [one for _, one in old]
+    data = {"removed": yes, "kept_for_days": asdict(kept), "found": [asdict(one) for one in found]}
+    return Output(data, lambda: _print_expired(found, is_done=yes))
+
+
+def _print_expired(found: list[Expired], *, is_done: bool) -> None:
+    if not found:
+        print("nothing is older than it is kept")
+        return
+    for one in found:  # a path that is cut short could not be found
+        print(f"{one.kind:15}{one.count:>4}  {one.days:>6.0f} days old  {one.size / 1e6:>8.2f} MB  {one.where}")
+    print("removed" if is_done else "would go; add --yes to remove them")
+
+
+@app.command("observations")
+def observations(rules: RulesAt = None, residents: Residents = None) -> Output:
+    """List what residents can be shown: a contract for each variant, with its names and its id.
+
+    A version is trained on one of them, and refused where the town shows another. --json names every number.
+    """
+    from holdfast.workloads.townlife import OBSERVED, contracts, groups, read_rules
+
+    found = contracts(read_rules(rules, residents=residents))
+    data = [
+        {
+            "variant": one.variant,
+            "id": one.id,
+            "version": one.version,
+            "numbers": one.size,
+            "features": list(one.features),
+            "channels": list(one.channels),
+            "window": one.window if one.channels else None,
+            "groups": {name: [places.start, places.stop] for name, places in groups(one).items()},
+        }
+        for one in found
+    ]
+    rows = [
+        (
+            one.variant + " (usual)" * (one.variant == OBSERVED),
+            one.size,
+            len(one.features),
+            f"{len(one.channels)} of {one.window} × {one.window}" if one.channels else "-",
+            one.id,
+        )
+        for one in found
+    ]
+    return Output(data, table(["variant", ">numbers", ">features", "~map", "id"], rows))
+
+
+@app.command("hooks")
+def hooks(rules: RulesAt = None) -> Output:
+    """List which hooks the affordances of the rules have, and which others there are.
+
+    A hook is a function that is asked before an affordance begins, or called after it has ended or failed: one of ours,
+    or your own as module:function in the rules, `hooks = { before = ["my_town:is_open"] }`.
+    """
+    from holdfast.workloads.townlife import hook_table, read_rules
+
+    found = hook_table(read_rules(rules))
+    rows = [(one["affordance"] or "-", one["stage"], one["hook"], one["what"]) for one in found]
+    return Output(found, table(["affordance", "stage", "~hook", "~what"], rows))
 
 
 @app.command("commands")
@@ -413,14 +610,18 @@ def bench(
     ticks: Annotated[int, Option(metavar="N", min=1, help="How many.")] = 100,
     seed: Seed = 1,
     rules: RulesAt = None,
+    observation: Annotated[
+        str, Option(metavar="NAME", help="What residents are shown: compact, recall, hybrid or full.")
+    ] = "compact",
 ) -> Output:
-    """Measure how fast the town is on one core: scripted residents, compact observations."""
+    """Measure how fast the town is on one core, with scripted residents."""
     from holdfast.workloads.townlife import bench as measure
-    from holdfast.workloads.townlife import read_rules
+    from holdfast.workloads.townlife import check_observation, read_rules
 
+    known, seen = read_rules(rules), check_observation(observation)
     warn()
     with progress("measuring", None):
-        told = measure(read_rules(rules), worlds=worlds, ticks=ticks, seed=seed, clock=time.process_time)
+        told = measure(known, worlds=worlds, ticks=ticks, seed=seed, clock=time.process_time, observation=seen)
     return Output(told, table(["what", ">value"], [(name.replace("_", " "), value) for name, value in told.items()]))
 
 
@@ -596,7 +797,7 @@ def serve(
 ) -> None:
     with needing("serve"):
         from holdfast.collect import endpoint
-        from holdfast.workloads.townobserver import AuditFile
+        from holdfast.workloads.townaudit import AuditFile
         from holdfast.workloads.townpage import Runner
         from holdfast.workloads.townpage import app as page
     from holdfast.workloads.townlife import new_recording

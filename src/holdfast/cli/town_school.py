@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,6 +32,25 @@ if TYPE_CHECKING:
 RulesAt = Annotated[Path | None, Option("--rules", metavar="FILE", help="TOML that overrides the default rules.")]
 Seed = Annotated[int, Option("--seed", metavar="N", min=0, max=2**63 - 1, help="The same seed, the same town.")]
 Residents = Annotated[int | None, Option("--residents", metavar="N", min=1, max=256, help="How many live there.")]
+Profile = Annotated[
+    str | None,
+    Option("--profile", metavar="NAME", help="A mix of natures: quiet, outgoing, ambitious, or one of the rules."),
+]
+SeenAs = Annotated[
+    str | None,
+    Option(
+        "--observation",
+        metavar="NAME",
+        help="What residents see: compact, recall, hybrid or full; else what the version was trained on, or recall.",
+    ),
+]
+
+
+class NetworkKind(StrEnum):
+    FEEDFORWARD = "feedforward"
+    RECURRENT = "recurrent"
+
+
 ENOUGH_ACCURACY, ENOUGH_RECALL = 0.90, 0.75  # of a clone, where it was judged
 
 
@@ -58,6 +78,12 @@ def school(
     rules: RulesAt = None,
     residents: Residents = None,
     name: Annotated[str, Option(metavar="NAME", help="The line of versions.")] = "town",
+    profile: Profile = None,
+    observation: SeenAs = None,
+    network: Annotated[
+        NetworkKind | None,
+        Option(help="A recurrent one remembers the day so far (a GRU) and takes longer; else feedforward."),
+    ] = None,
     fresh: Annotated[bool, Option("--fresh", help="Start anew, even if an earlier one can be resumed.")] = False,
 ) -> Output:
     """Teach residents: clone the scripts, DAgger, pass control over share by share, practise by PPO held to the clone,
@@ -73,13 +99,17 @@ def school(
         from holdfast.cli.drive import drive, switched_off, switched_off_lines
         from holdfast.operate.switches import snapshot_of
         from holdfast.workloads.towngate import check_signed
-        from holdfast.workloads.townschool import TownMaker, school_report, school_run
+        from holdfast.workloads.townlife import OBSERVED
+        from holdfast.workloads.townschool import TownMaker, check_line, school_report, school_run
     is_small = quick and rules is None and residents is None
-    maker = TownMaker(rules_file=rules, residents=QUICK_RESIDENTS if is_small else residents)
+    live = QUICK_RESIDENTS if is_small else residents
+    maker = TownMaker(rules_file=rules, residents=live, profile=profile, observation=observation or OBSERVED)
     warn()
-    spec = school_run(maker, seed=seed, name=name, quick=quick)
-    again = _again(seed, quick, rules, residents, name, at)
+    spec = school_run(maker, seed=seed, name=name, quick=quick, memory=network is NetworkKind.RECURRENT)
+    chosen = {"--profile": profile, "--observation": observation, "--network": network}
+    again = _again(seed, quick, rules, residents, name, at, chosen)
     with at.open() as opened:
+        check_line(opened, maker, name, None if network is None else network is NetworkKind.RECURRENT)
         check_signed(maker, opened, name, who=who(), now=time.time(), at=str(at))
         begun = snapshot_of(opened, clock=time.time, environment=os.environ)
         status, _, code = drive(opened, spec, None if fresh else interrupted(opened, spec))
@@ -93,11 +123,20 @@ def school(
 QUICK_RESIDENTS = 16
 
 
-def _again(seed: int, quick: bool, rules: Path | None, residents: int | None, name: str, at: StoreOptions) -> str:
+def _again(
+    seed: int,
+    quick: bool,
+    rules: Path | None,
+    residents: int | None,
+    name: str,
+    at: StoreOptions,
+    chosen: Mapping[str, str | None] | None = None,
+) -> str:
     """The command that goes on with it, as a shell takes it."""
     words = [f" --seed {seed}", " --quick" * quick, f" --rules {shlex.quote(str(rules))}" if rules else ""]
     words += [f" --residents {residents}" if residents else ""]
     words += [f" --name {shlex.quote(name)}" if name != "town" else ""]
+    words += [f" {option} {shlex.quote(value)}" for option, value in (chosen or {}).items() if value]
     return f"holdfast town school{''.join(words)}{at}"
 
 
@@ -106,6 +145,8 @@ def golden(
     name: Annotated[str, Option(metavar="NAME", help="The line of versions.")] = "town",
     rules: RulesAt = None,
     residents: Residents = None,
+    profile: Profile = None,
+    observation: SeenAs = None,
 ) -> Output:
     """Live the golden towns by the script, and compare what is seen, done and paid with the record; the first time,
     record it.
@@ -118,8 +159,9 @@ def golden(
         from holdfast.cli.calibrate import compared
         from holdfast.prove import golden as goldens
         from holdfast.workloads.towngate import golden_findings, golden_folder, golden_name
+        from holdfast.workloads.townlife import OBSERVED
         from holdfast.workloads.townschool import TownMaker
-    maker = TownMaker(rules_file=rules, residents=residents)
+    maker = TownMaker(rules_file=rules, residents=residents, profile=profile, observation=observation or OBSERVED)
     called = golden_name(maker, name)
     warn()
     with at.open() as opened:
@@ -165,6 +207,7 @@ def mind(
     seed: Seed = 1,
     rules: RulesAt = None,
     residents: Residents = None,
+    profile: Profile = None,
 ) -> Output:
     """Look into the network that drives a resident: what it sees, what it may do and how likely that is, what it
     expects, which numbers made it choose, and what the script would do."""
@@ -172,12 +215,12 @@ def mind(
     with needing("learn"):
         from holdfast.cli.show import progress
         from holdfast.workloads.townlife import Life, read_rules
-        from holdfast.workloads.townschool import VARIANT, mind_of
-    known = read_rules(rules, residents=residents)
+        from holdfast.workloads.townschool import mind_of
+    known = read_rules(rules, residents=residents, profile=profile)
     warn()
     with taught(at) as opened:
         driven = mind_of(opened, None if policy == "live" else policy, known)
-    life = Life(known, seed=seed, mind=driven, variant=VARIANT)
+    life = Life(known, seed=seed, mind=driven, variant=driven.observation)
     with progress("living", tick) as advance:
         for _ in range(tick):
             life.step()
@@ -190,7 +233,10 @@ def _mind_lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"{found['name']} at tick {found['tick']}, driven by {found['version']}"
     yield f"the script would: {found['scripted']}"
     if "value" in found:
-        yield f"expects {found['value']:+.2f} (0: the usual return, 1: its spread)"
+        scaled = f" (a return of {found['expected']:+.2f})" if "expected" in found else ""
+        yield f"expects {found['value']:+.2f}{scaled}; 0: the usual return, 1: its spread"
+    if "advantage" in found:
+        yield f"the last tick was {found['advantage']:+.4f} better than expected (advantage)"
     yield "may do"
     for one in found["actions"][:8]:
         share = "" if one["p"] is None else f"{one['p']:7.1%}  {'█' * round(30 * one['p'])}"
@@ -216,6 +262,9 @@ def _lines(status: Status, report: SchoolReport, again: str, at: str) -> Iterato
         yield f"  learnt     {report.return_learnt:+.2f}"
     if report.gain is not None:
         yield f"  gain       {report.gain:+.2f} ({report.gain_low:+.2f} to {report.gain_high:+.2f}), town by town"
+    for nature, one in report.by_nature.items():
+        span = "" if one["gain_low"] is None else f" ({one['gain_low']:+.2f} to {one['gain_high']:+.2f})"
+        yield f"    {nature:13}{one['before']:+.2f} → {one['learnt']:+.2f}, gain {one['gain']:+.2f}{span}"
     if status.run_state is not RunState.COMPLETED:
         why = f" ({status.error})" if status.error else ""
         yield from (f"stopped at {status.lesson or 'the beginning'}{why}", "next:")
@@ -259,22 +308,23 @@ def league(
     name: Annotated[str, Option(metavar="NAME", help="The line of versions.")] = "town",
     rules: RulesAt = None,
     residents: Residents = None,
+    profile: Profile = None,
 ) -> Output:
     """Let scripts, chance and versions live in the same towns, which nobody learnt in, and compare what they earn."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with needing("learn"):
         from holdfast.cli.show import progress, table
         from holdfast.policies.network import Scripted
-        from holdfast.workloads.townschool import TownMaker, act_of, entrants, lived, standings
-    maker = TownMaker(rules_file=rules, residents=residents, days=days)
+        from holdfast.workloads.townschool import TownMaker, act_of, entrants, lived, made_for, standings
+    maker = TownMaker(rules_file=rules, residents=residents, days=days, profile=profile)
     maker.describe()  # what is wrong with the rules is told before any work
     warn()
     with taught(at) as opened:
         known = entrants(opened, versions, name)
-        acts = {"scripts": act_of(opened, Scripted(env=maker.name)), "chance": None}
-        acts |= {who: act_of(opened, policy) for who, policy in known.items()}
+        acts = {"scripts": (maker, act_of(opened, Scripted(env=maker.name))), "chance": (maker, None)}
+        acts |= {who: (made_for(maker, policy), act_of(opened, policy)) for who, policy in known.items()}
     with progress("living", len(acts) * maker.ticks) as advance:
-        paid = {who: lived(maker, act, towns=towns, each=advance) for who, act in acts.items()}
+        paid = {who: lived(own, act, towns=towns, each=advance) for who, (own, act) in acts.items()}
     found = standings(paid)
     rows = [
         (one["who"], one["return"], _span(one, "low", "high"), _span(one, "gain_low", "gain_high")) for one in found
@@ -294,23 +344,27 @@ def balance(
     policy: Annotated[str | None, Option(metavar="VERSION", help="A release, or live; else scripts.")] = None,
     rules: RulesAt = None,
     residents: Residents = None,
+    profile: Profile = None,
 ) -> Output:
-    """Measure what residents of each nature are paid, and whether natures are balanced: within 10 % of the mean. Exit
-    code 1: they are not."""
+    """Measure what residents of each nature are paid, whether natures are balanced (within 10 % of the mean), and how
+    each fares against its targets, which are the limits of the town's alerts. Exit code 1: a target is missed."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with needing("learn"):
         from holdfast.cli.show import print_table, progress
         from holdfast.policies.network import ScriptedAct
         from holdfast.workloads.townschool import (
             BALANCED,
+            TARGETS,
             TownMaker,
             act_of,
             check_natures,
             lived,
+            made_for,
+            missed_targets,
             natures_of,
             policy_in,
         )
-    maker = TownMaker(rules_file=rules, residents=residents, days=days)
+    maker = TownMaker(rules_file=rules, residents=residents, days=days, profile=profile)
     known = maker.rules
     warn()
     check_natures(maker)
@@ -318,7 +372,8 @@ def balance(
         act: Act = ScriptedAct(maker.name)
     else:
         with taught(at) as opened:
-            act = act_of(opened, policy_in(opened, None if policy == "live" else policy)[1])
+            driver = policy_in(opened, None if policy == "live" else policy)[1]
+            act, maker = act_of(opened, driver), made_for(maker, driver)
     with progress("living", maker.ticks) as advance:
         found = natures_of(lived(maker, act, towns=towns, each=advance), known)
     out = {name: one["from_mean"] for name, one in found.items() if abs(one["from_mean"]) > BALANCED}
@@ -327,12 +382,27 @@ def balance(
         for name, one in found.items()
     ]
 
+    missed = missed_targets(found)
+    wanted = [f">{target.title} {_bound(target.least, target.most)}" for target in TARGETS]
+    fared = [(name, *(_figure(one["kpis"][target.kpi]) for target in TARGETS)) for name, one in found.items()]
+
     def shown() -> None:
         print_table(["nature", ">residents", ">a day", "95 %", ">from mean"], rows)
+        print_table(["nature", *wanted], fared)
         print("\n".join(folded(_verdict(out, BALANCED), hanging="  ")))
+        print("\n".join(folded(f"targets missed: {'; '.join(missed)}" if missed else "every nature meets its targets")))
 
+    targets = {target.kpi: {"least": target.least, "most": target.most} for target in TARGETS}
     data = {"towns": towns, "days": days, "balanced": not out, "limit": BALANCED, "natures": found}
-    return Output(data, shown, int(bool(out)))
+    return Output(data | {"targets": targets, "missed": missed}, shown, int(bool(out or missed)))
+
+
+def _bound(least: float | None, most: float | None) -> str:
+    return f"≥ {least:g}" if least is not None else f"≤ {most:g}"
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def _verdict(out: Mapping[str, float], limit: float) -> str:

@@ -249,7 +249,7 @@ class ModelEntry:
 
     def __init__(self, context: Context, access: Access) -> None:
         self.context, self.access = context, access
-        self.said: list[Mapping[str, Any]] = []  # the tool calls of all answers
+        self.tool_calls: list[Mapping[str, Any]] = []  # the tool calls of all answers
         self._calls: set[asyncio.Task[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -283,7 +283,9 @@ class ModelEntry:
             call.cancel()
 
     def _answered(self, call: ModelCall) -> ModelCall:
-        self.said += [one for one in call.response.get("tool_calls") or () if isinstance(one.get("function"), Mapping)]
+        self.tool_calls += [
+            one for one in call.response.get("tool_calls") or () if isinstance(one.get("function"), Mapping)
+        ]
         self.access.fault = None
         return call
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.shapes import NAMES
+from holdfast.contracts.shapes import kind_of
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, tool_call_in
 from holdfast.policies import tokens
 
@@ -102,7 +102,7 @@ def _form(given: Mapping[str, Any]) -> dict[str, Any]:
 def _given(body: Any) -> dict[str, Any]:
     """The fields that are not null."""
     if not isinstance(body, dict):
-        raise BadInput("request", why=f"is {_kind(body)}, not an object", remedy="send a JSON object")
+        raise BadInput("request", why=f"is {kind_of(body)}, not an object", remedy="send a JSON object")
     if _deeper_than(body, DEEPEST):
         raise BadInput("request", why=f"is nested deeper than {DEEPEST} levels", remedy="send it flatter")
     return {name: value for name, value in body.items() if value is not None}
@@ -137,7 +137,7 @@ def _sampling(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _messages(value: Any) -> tuple[Mapping[str, Any], ...]:
     if not isinstance(value, list) or not value:
-        raise BadInput("messages", why=f"is {_kind(value)}, not a list with messages", remedy="give at least one")
+        raise BadInput("messages", why=f"is {kind_of(value)}, not a list with messages", remedy="give at least one")
     for place, message in enumerate(value):
         at = f"messages[{place}]"
         role = _object(message, at).get("role")
@@ -155,7 +155,7 @@ def _content(value: Any, at: str, *, optional: bool) -> None:
     if isinstance(value, str) or (optional and value is None):
         return
     if not isinstance(value, list):
-        raise BadInput(at, why=f"is {_kind(value)}, not text", remedy="give a string, or a list of text parts")
+        raise BadInput(at, why=f"is {kind_of(value)}, not text", remedy="give a string, or a list of text parts")
     for place, part in enumerate(value):
         if _object(part, f"{at}[{place}]").get("type") != "text":
             raise BadInput(f"{at}[{place}].type = {_short(part.get('type'))}", why="only text is read here")
@@ -222,7 +222,7 @@ def _top_k(value: Any, name: str) -> int:
 def _text(value: Any, name: str, *, blank: bool = False) -> str:
     if not isinstance(value, str):
         raise BadInput(
-            name, why="is missing" if value is None else f"is {_kind(value)}, not text", remedy="give a string"
+            name, why="is missing" if value is None else f"is {kind_of(value)}, not text", remedy="give a string"
         )
     if not blank and not value:
         raise BadInput(name, why="is empty", remedy="give a string")
@@ -232,24 +232,20 @@ def _text(value: Any, name: str, *, blank: bool = False) -> str:
 def _flag(given: Mapping[str, Any], name: str, at: str = "") -> bool:
     value = given.get(name, False)
     if not isinstance(value, bool):
-        raise BadInput(f"{at}{name}", why=f"is {_kind(value)}", remedy="give true or false")
+        raise BadInput(f"{at}{name}", why=f"is {kind_of(value)}", remedy="give true or false")
     return value
 
 
 def _object(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise BadInput(name, why="is missing" if value is None else f"is {_kind(value)}", remedy="give an object")
+        raise BadInput(name, why="is missing" if value is None else f"is {kind_of(value)}", remedy="give an object")
     return value
 
 
 def _list(value: Any, name: str) -> list[Any]:
     if not isinstance(value, list):
-        raise BadInput(name, why=f"is {_kind(value)}", remedy="give a list")
+        raise BadInput(name, why=f"is {kind_of(value)}", remedy="give a list")
     return value
-
-
-def _kind(value: Any) -> str:
-    return NAMES.get(type(value), type(value).__name__)
 
 
 def _short(value: Any) -> str:

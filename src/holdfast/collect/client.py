@@ -170,7 +170,7 @@ class Client:
         status, text = await self.fetch("GET", "/models")
         try:
             owner = _owner(json.loads(text), self.model) if status == 200 else None
-        except ValueError:
+        except (ValueError, RecursionError):
             return way_for(None, self._wanted)
         way = way_for(owner, self._wanted)
         if not _may_pass(status):
@@ -199,7 +199,7 @@ class Client:
         status, text = await self.fetch("GET", "/models")
         try:
             names = [str(one.get("id")) for one in listed_models(json.loads(text))] if status == 200 else []
-        except ValueError:
+        except (ValueError, RecursionError):
             names = []
         if self.model in names or status in (NO_ANSWER, *BUSY):
             return
@@ -237,7 +237,7 @@ class Client:
         status, text = await self.fetch("POST", "/chat/completions", body)
         try:
             return status, json.loads(text) if status != NO_ANSWER else text
-        except ValueError:
+        except (ValueError, RecursionError):
             text = hidden(text, self._key)
             return (NO_ANSWER, f"not JSON: {text}") if status == 200 else (status, text)
 

@@ -225,10 +225,10 @@ OPENERS = ("Say any word that comes to your mind.", "17", "Say heads or tails.",
 Trainer = Callable[[Sequence[ModelCall]], Sequence[Sequence[float]]]  # its own log-probs of each call's completion
 
 
-async def assay(patient: EndpointSession, samples: int, trainer: Trainer | None) -> list[DoctorFinding]:
+async def assay(session: EndpointSession, samples: int, trainer: Trainer | None) -> list[DoctorFinding]:
     """The findings on temperature, top-k, top-p, draws and the trainer's gap."""
-    patient.heard("temperature")
-    told = {at: await _draw(patient, samples, temperature=at) for at in TEMPERATURES}
+    session.heard("temperature")
+    told = {at: await _draw(session, samples, temperature=at) for at in TEMPERATURES}
     answers = {at: some for at, some in told.items() if not isinstance(some, EndpointRefused)}
     if isinstance(why := told[1.0], EndpointRefused):
         lost = [unknown(check, "no_samples", f"sampling is refused: {why.says}") for check in DRAWN]
@@ -240,8 +240,8 @@ async def assay(patient: EndpointSession, samples: int, trainer: Trainer | None)
     # Raw log-probs at other temperatures do not say what a filter keeps.
     bases = [at for at in BASES if at in plain and (at == 1.0 or heat.meaning is Meaning.IN_FORCE)]
     for check, value in (("top_k", TOP_K), ("top_p", TOP_P)):
-        patient.heard(check)
-        kept = {at: await _draw(patient, samples, temperature=at, **{check: value}) for at in bases}
+        session.heard(check)
+        kept = {at: await _draw(session, samples, temperature=at, **{check: value}) for at in bases}
         if isinstance(refused := kept[1.0], EndpointRefused):
             found.append(skipped(check, f"it is not offered: {refused.says}"))
             continue
@@ -249,19 +249,19 @@ async def assay(patient: EndpointSession, samples: int, trainer: Trainer | None)
         under = under_top_k(pairs, sharp, TOP_K) if check == "top_k" else under_top_p(pairs, sharp, TOP_P)
         found.append(_meaning(check, under, sharp))
         every += [one for some in kept.values() if not isinstance(some, EndpointRefused) for one in some]
-    patient.heard("draws")
-    return [*found, _draws(plain), _gap(patient, every, trainer)]
+    session.heard("draws")
+    return [*found, _draws(plain), _gap(session, every, trainer)]
 
 
-async def _draw(patient: EndpointSession, samples: int, **how: Any) -> list[ProbeAnswer] | EndpointRefused:
+async def _draw(session: EndpointSession, samples: int, **how: Any) -> list[ProbeAnswer] | EndpointRefused:
     """Answers of four tokens to each opener, each with its own seed; or the refusal of an endpoint that does not
     offer the parameter."""
     (text, seed), *rest = [(text, seed) for text in OPENERS for seed in range(samples)]
     try:
-        first = await patient.ask([text], max_tokens=4, seed=seed, **how)  # first one alone: it may be refused
+        first = await session.ask([text], max_tokens=4, seed=seed, **how)  # first one alone: it may be refused
     except EndpointRefused as refused:
         return refused
-    others = (patient.ask([text], max_tokens=4, seed=seed, **how) for text, seed in rest)
+    others = (session.ask([text], max_tokens=4, seed=seed, **how) for text, seed in rest)
     return [first, *await asyncio.gather(*others)]
 
 
@@ -306,9 +306,9 @@ def _draws(plain: Mapping[float, DrawnStats]) -> DoctorFinding:
     return DoctorFinding(check="draws", detail=detail, figures={"p_value": p_value, "apart": apart})
 
 
-def _gap(patient: EndpointSession, answers: Sequence[ProbeAnswer], trainer: Trainer | None) -> DoctorFinding:
+def _gap(session: EndpointSession, answers: Sequence[ProbeAnswer], trainer: Trainer | None) -> DoctorFinding:
     """The distance between the sampler's and the trainer's log-probs."""
-    patient.heard("trainer_gap")
+    session.heard("trainer_gap")
     if trainer is None:
         return skipped("trainer_gap", "the trainer's log-probs were not given")
     calls = [answer.call() for answer in answers]
@@ -357,27 +357,27 @@ async def examine(
     """One finding for each of CHECKS, in order; Fault if the connection is lost.
 
     `system` is the system prompt of every question: a small model may need one."""
-    patient = EndpointSession(probe, model, heard, system)
+    session = EndpointSession(probe, model, heard, system)
     try:
-        first = await patient.ask(TALK[:1])
+        first = await session.ask(TALK[:1])
     except EndpointRefused as refused:
         return _all_skipped(failed("completion", "no_completion", refused.why), after="nothing was answered")
-    found = [DoctorFinding(check="completion", detail=f"answered by {first.model or model}"), *_tokens(patient, first)]
+    found = [DoctorFinding(check="completion", detail=f"answered by {first.model or model}"), *_tokens(session, first)]
     if any(one.state is FindingState.FAILED for one in found):
         return _all_skipped(*found, after="there are no ids and log-probs to look at")
-    found += [await _ids_of_text(patient, first), _usage(first)]
-    found.append(repeated := await _repeatable(patient, first))
-    found.append(await _stream(patient, first, with_tools, repeated.state is FindingState.OK))
+    found += [await _ids_of_text(session, first), _usage(first)]
+    found.append(repeated := await _repeatable(session, first))
+    found.append(await _stream(session, first, with_tools, repeated.state is FindingState.OK))
     if found[3].state is FindingState.FAILED:
         return _all_skipped(*found, after="the ids are those of another text")
-    found.append(await _template(patient))
-    found.append(await _tool_calls(patient) if with_tools else skipped("tool_calls", "not asked for"))
-    return (*found, *await assay(patient, samples, trainer))
+    found.append(await _template(session))
+    found.append(await _tool_calls(session) if with_tools else skipped("tool_calls", "not asked for"))
+    return (*found, *await assay(session, samples, trainer))
 
 
-def _tokens(patient: EndpointSession, answer: ProbeAnswer) -> list[DoctorFinding]:
-    patient.heard("token_ids")
-    told = f" ({patient.refusals[0]})" if patient.refusals else ""
+def _tokens(session: EndpointSession, answer: ProbeAnswer) -> list[DoctorFinding]:
+    session.heard("token_ids")
+    told = f" ({session.refusals[0]})" if session.refusals else ""
     missing = [name for name, ids in (("prompt", answer.prompt_ids), ("answer", answer.ids)) if not ids]
     ids = DoctorFinding(
         check="token_ids", detail=f"{len(answer.prompt_ids or ())} read, {len(answer.ids or ())} written"
@@ -395,14 +395,14 @@ def _tokens(patient: EndpointSession, answer: ProbeAnswer) -> list[DoctorFinding
     return [ids, logprobs]
 
 
-async def _ids_of_text(patient: EndpointSession, answer: ProbeAnswer) -> DoctorFinding:
+async def _ids_of_text(session: EndpointSession, answer: ProbeAnswer) -> DoctorFinding:
     """The answer's text, sent back as a question, must be read as the ids it was written in."""
-    patient.heard("ids_of_text")
+    session.heard("ids_of_text")
     code, text = "ids_of_other_text", _words(answer)
     for question in TALK[1:]:
         if NO_TEXT not in text:
             break
-        answer = await patient.ask([question])
+        answer = await session.ask([question])
         text = _words(answer)
     if NO_TEXT in text:
         return skipped("ids_of_text", "its answers hold bytes that are no UTF-8, which no text can bring back")
@@ -412,7 +412,7 @@ async def _ids_of_text(patient: EndpointSession, answer: ProbeAnswer) -> DoctorF
             return failed("ids_of_text", code, f"the tokens spell {letters[:40]!r}, the text is {text[:40]!r}")
     if not text:
         return unknown("ids_of_text", "no_text", "the answer has no text to compare")
-    echo, blank = await asyncio.gather(patient.ask([text], max_tokens=1), patient.ask(["."], max_tokens=1))
+    echo, blank = await asyncio.gather(session.ask([text], max_tokens=1), session.ask(["."], max_tokens=1))
     own = _middle(echo.prompt_ids or (), blank.prompt_ids or ())
     blocks = SequenceMatcher(None, own, answer.ids or (), autojunk=False).get_matching_blocks()
     least = min(3, len(own))
@@ -445,9 +445,9 @@ def _usage(answer: ProbeAnswer) -> DoctorFinding:
     return DoctorFinding(check="usage", detail="as many as there are ids")
 
 
-async def _repeatable(patient: EndpointSession, first: ProbeAnswer) -> DoctorFinding:
-    patient.heard("repeatable")
-    again = await asyncio.gather(*(patient.ask(TALK[:1]) for _ in range(3)))
+async def _repeatable(session: EndpointSession, first: ProbeAnswer) -> DoctorFinding:
+    session.heard("repeatable")
+    again = await asyncio.gather(*(session.ask(TALK[:1]) for _ in range(3)))
     differing = sum(one.ids != first.ids for one in again)
     if differing:
         detail = f"{differing} of 3 answers at temperature 0 differ from the first"
@@ -457,12 +457,12 @@ async def _repeatable(patient: EndpointSession, first: ProbeAnswer) -> DoctorFin
     return DoctorFinding(check="repeatable", detail=f"log-probs within {apart:.1g} nats", figures={"apart": apart})
 
 
-async def _stream(patient: EndpointSession, first: ProbeAnswer, with_tools: bool, is_repeatable: bool) -> DoctorFinding:
-    patient.heard("stream")
+async def _stream(session: EndpointSession, first: ProbeAnswer, with_tools: bool, is_repeatable: bool) -> DoctorFinding:
+    session.heard("stream")
     try:
-        wrong = _differing(await patient.ask(TALK[:1], stream=True), first)
+        wrong = _differing(await session.ask(TALK[:1], stream=True), first)
         if with_tools:
-            asked = (patient.ask([SUM], tools=[CALC], stream=stream) for stream in (True, False))
+            asked = (session.ask([SUM], tools=[CALC], stream=stream) for stream in (True, False))
             wrong += _differing(*await asyncio.gather(*asked))
     except EndpointRefused as refused:
         return failed("stream", "stream_refused", f"streams are refused: {refused.says}")
@@ -491,12 +491,12 @@ def _differing(heard: ProbeAnswer, whole: ProbeAnswer) -> list[str]:
     return wrong
 
 
-async def _template(patient: EndpointSession) -> DoctorFinding:
-    patient.heard("template")
+async def _template(session: EndpointSession) -> DoctorFinding:
+    session.heard("template")
     messages: list[str | Mapping[str, Any]] = []
     before: ProbeAnswer | None = None
     for text in TALK:
-        answer = await patient.ask([*messages, text])
+        answer = await session.ask([*messages, text])
         if before is not None and (why := parting(before, answer)) is not None:
             code, detail = why
             if code == "retokenised" and NO_TEXT in _words(before):
@@ -524,18 +524,18 @@ def parting(before: ProbeAnswer, after: ProbeAnswer) -> tuple[str, str] | None:
     return "retokenised", f"the answer comes back in other ids, from token {inside} of {len(written)} on"
 
 
-async def _tool_calls(patient: EndpointSession) -> DoctorFinding:
-    patient.heard("tool_calls")
+async def _tool_calls(session: EndpointSession) -> DoctorFinding:
+    session.heard("tool_calls")
     try:
-        bare, first = await asyncio.gather(patient.ask([SUM]), patient.ask([SUM], tools=[CALC]))
+        bare, first = await asyncio.gather(session.ask([SUM]), session.ask([SUM], tools=[CALC]))
         if bare.prompt_ids == first.prompt_ids:
             return failed("tool_calls", "tools_unseen", "the prompt is the same with tools as without: they are lost")
         tries = [first]
         if not first.calls:
-            drawing = (patient.ask([SUM], tools=[CALC], temperature=1.0, seed=seed) for seed in range(SAMPLES))
+            drawing = (session.ask([SUM], tools=[CALC], temperature=1.0, seed=seed) for seed in range(SAMPLES))
             tries += await asyncio.gather(*drawing)
         called = next((answer for answer in tries if answer.calls), None)
-        return _uncalled(tries) if called is None else await _round_trip(patient, called)
+        return _uncalled(tries) if called is None else await _round_trip(session, called)
     except EndpointRefused as refused:
         return failed("tool_calls", "tools_refused", f"a request with tools is refused: {refused.says}")
 
@@ -553,21 +553,21 @@ def _uncalled(tries: Sequence[ProbeAnswer]) -> DoctorFinding:
     return unknown("tool_calls", "no_tool_call", f"no call came in {len(tries)} answers: skip it if it has no tools")
 
 
-async def _round_trip(patient: EndpointSession, called: ProbeAnswer) -> DoctorFinding:
+async def _round_trip(session: EndpointSession, called: ProbeAnswer) -> DoctorFinding:
     call, code = called.calls[0], "tool_calls_malformed"
     function = _function(call)
     if function[0] != "calc" or not call.get("id"):
         return failed("tool_calls", code, f"a call without its name or id: {json.dumps(call)[:80]}")
     try:
         json.loads(function[1])
-    except ValueError:
+    except (ValueError, RecursionError):
         return failed("tool_calls", code, f"the arguments are not JSON: {function[1][:60]}")
     asked: list[str | Mapping[str, Any]] = [SUM, called.message]
     ends = [
         [{"role": "tool", "tool_call_id": one.get("id"), "content": text} for one in called.calls]
         for text in ("9591", "12")
     ]
-    right, other = await asyncio.gather(*(patient.ask([*asked, *end], tools=[CALC]) for end in ends))
+    right, other = await asyncio.gather(*(session.ask([*asked, *end], tools=[CALC]) for end in ends))
     if (why := parting(called, right)) is not None:
         return failed("tool_calls", "tool_calls_rewritten", f"after a call, {why[1]}")
     if right.prompt_ids == other.prompt_ids:

@@ -28,7 +28,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.requests import Request as Asked
+from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -125,26 +125,26 @@ class _ServedModel:
             )
         return routes
 
-    async def _chat(self, asked: Asked) -> Response:
-        request = await self.reader.read(asked)
+    async def _chat(self, http_request: HttpRequest) -> Response:
+        request = await self.reader.read(http_request)
         key = secrets.token_hex(12)
         envelope = Envelope(id=f"chatcmpl-{key}", created=int(self.clock()), token_bytes=self.token_bytes)
         REQUEST.set(envelope.id)
         chosen = self.complete if self.choose_version is None else self.choose_version(request.user or key)
-        return await unless_left(asked.receive, answered(chosen, request, envelope))
+        return await unless_left(http_request.receive, answered(chosen, request, envelope))
 
-    async def _models(self, asked: Asked) -> Response:
-        self.reader.admit(asked)
+    async def _models(self, http_request: HttpRequest) -> Response:
+        self.reader.admit(http_request)
         listed = {"id": self.name, "object": "model", "created": int(self.clock()), "owned_by": OWNER}
         if self.token_bytes is spell_byte:
             listed["tokenizer"] = BYTES
         return json_response({"object": "list", "data": [listed]})
 
-    async def _health(self, asked: Asked) -> Response:
+    async def _health(self, http_request: HttpRequest) -> Response:
         return json_response({"status": "ok", "model": self.name})
 
-    async def _take_feedback(self, feedback: Feedback, asked: Asked) -> Response:
-        identity, outcome = _feedback(await self.reader.json(asked))
+    async def _take_feedback(self, feedback: Feedback, http_request: HttpRequest) -> Response:
+        identity, outcome = _feedback(await self.reader.json(http_request))
         if not await feedback(identity, outcome):
             raise HTTPException(404, f"answer {identity[:100]!r}: is not known, or nothing is compared at the moment")
         return json_response({"id": identity, "object": "feedback", "taken": True})
@@ -182,48 +182,48 @@ class RequestReader:
         self._key, self._guesses = key, RateLimiter(GUESSES_PER_S, GUESSES)
         self.has_token = token is not None
 
-    def admit(self, asked: Asked) -> None:
+    def admit(self, http_request: HttpRequest) -> None:
         if self._token is not None:
-            given = asked.headers.get("authorization") or f"Bearer {asked.headers.get('x-api-key', '')}"
+            given = http_request.headers.get("authorization") or f"Bearer {http_request.headers.get('x-api-key', '')}"
             if not hmac.compare_digest(given.encode(), self._token):
-                self.refuse_guess(asked, "the token is missing or wrong; send 'Authorization: Bearer …'")
-        elif not all(map(is_this_machine, asked.headers.getlist("host") or [""])):  # a web page of another site
+                self.refuse_guess(http_request, "the token is missing or wrong; send 'Authorization: Bearer …'")
+        elif not all(map(is_this_machine, http_request.headers.getlist("host") or [""])):  # a web page of another site
             raise HTTPException(403, "Host is not this machine's name; without a token only 127.0.0.1 is served")
 
-    def admit_to(self, asked: Asked, whose: Attributed | None) -> bool:
+    def admit_to(self, http_request: HttpRequest, whose: Attributed | None) -> bool:
         """Admits one who speaks for an attempt; whether by its capability alone, and so for no other."""
         is_unknowable = self._key is None and not self.has_token  # everybody on this machine is let in anyway
         if whose is None or whose.capability is None or is_unknowable:
-            self.admit(asked)
+            self.admit(http_request)
             return False
         known = "" if self._key is None else capability(self._key, whose.rollout, whose.number)
         if not hmac.compare_digest(known, whose.capability):
             why = "the attempt's address is wrong; use context.base_url as it is, with scrub.key as the store has it"
-            self.refuse_guess(asked, why)
+            self.refuse_guess(http_request, why)
         return True
 
-    def refuse_guess(self, asked: Asked, why: str) -> NoReturn:
+    def refuse_guess(self, http_request: HttpRequest, why: str) -> NoReturn:
         """Counts a wrong token; after some, the address gets 429. A good token always passes."""
-        if wait_s := self._guesses.take(address_of(asked)):
+        if wait_s := self._guesses.take(address_of(http_request)):
             late = {"Retry-After": str(ceil(wait_s))}
             raise HTTPException(429, f"too many wrong tokens; try again in {ceil(wait_s)} s", late)
         raise HTTPException(401, why)
 
-    async def read(self, asked: Asked) -> Request:
-        request = self._read(await self.json(asked))
+    async def read(self, http_request: HttpRequest) -> Request:
+        request = self._read(await self.json(http_request))
         if request.model != self._name:
             raise HTTPException(404, f"model {request.model[:100]!r}: is not served here; there is {self._name!r}")
         return request
 
-    async def json(self, asked: Asked) -> Any:
+    async def json(self, http_request: HttpRequest) -> Any:
         try:
-            return orjson.loads(await self.content(asked))
+            return orjson.loads(await self.content(http_request))
         except orjson.JSONDecodeError as error:
             raise BadInput("request", why=f"is not JSON: {error}") from None
 
     async def content(
         self,
-        asked: Asked,
+        http_request: HttpRequest,
         media_types: Sequence[str] = (openapi.JSON,),
         *,
         takes_gzip: bool = False,
@@ -231,24 +231,26 @@ class RequestReader:
     ) -> bytes:
         """The body of an admitted request of one of these media types, unpacked."""
         if not is_admitted:
-            self.admit(asked)
-        if media_type_of(asked) not in media_types:
+            self.admit(http_request)
+        if media_type_of(http_request) not in media_types:
             raise HTTPException(415, f"Content-Type must be {' or '.join(media_types)}")
-        encoding = asked.headers.get("content-encoding", "identity").strip().lower() if takes_gzip else "identity"
+        encoding = (
+            http_request.headers.get("content-encoding", "identity").strip().lower() if takes_gzip else "identity"
+        )
         if encoding not in ("identity", "gzip"):
             raise HTTPException(415, f"Content-Encoding {encoding} is unknown; send gzip, or plain")
         largest = self._largest
         if encoding == "identity":
-            return await read_body(asked, largest=largest, wait_s=self._wait_s)
-        return await read_body(asked, largest=largest, wait_s=self._wait_s, unpack=Unpacker(largest))
+            return await read_body(http_request, largest=largest, wait_s=self._wait_s)
+        return await read_body(http_request, largest=largest, wait_s=self._wait_s, unpack=Unpacker(largest))
 
 
-async def read_body(asked: Asked, *, largest: int, wait_s: float, unpack: Unpacker | None = None) -> bytes:
+async def read_body(http_request: HttpRequest, *, largest: int, wait_s: float, unpack: Unpacker | None = None) -> bytes:
     """The body of a request, within the limits of size and time; unpacked part by part as it comes."""
     body = BytesIO()  # gives its bytes without another copy of them
     try:
         async with asyncio.timeout(wait_s):
-            async for part in asked.stream():
+            async for part in http_request.stream():
                 # A part takes a while to unpack, and others wait for this loop.
                 body.write(part if unpack is None else await asyncio.to_thread(unpack.add, part))
                 if body.tell() > largest:
@@ -525,21 +527,21 @@ def param_of(error: Exception) -> str | None:
     return field[1] if field and field[2] in KNOWN else None
 
 
-async def _refused(asked: Asked, error: Exception) -> Response:
+async def _refused(http_request: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return json_response(error_form(error.status_code, error.detail), error.status_code, error.headers)
 
 
-async def _failed(asked: Asked, error: Exception) -> Response:
+async def _failed(http_request: HttpRequest, error: Exception) -> Response:
     return json_response(error_form(status_of(error), says(error), param_of(error)), status_of(error))
 
 
-async def _left(asked: Asked, error: Exception) -> Response:
+async def _left(http_request: HttpRequest, error: Exception) -> Response:
     return Response(status_code=NOBODY)
 
 
-def media_type_of(asked: Asked) -> str:
-    return asked.headers.get("content-type", "").partition(";")[0].strip().lower()
+def media_type_of(http_request: HttpRequest) -> str:
+    return http_request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def json_response(content: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

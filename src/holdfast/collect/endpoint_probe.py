@@ -160,7 +160,7 @@ class EndpointProbe:
         text = await self._fetch(method, path, body)
         try:
             return json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise EndpointRefused(200, f"not JSON: {complaint(text)}") from None
 
     async def _fetch(self, method: str, path: str, body: Mapping[str, Any] | None) -> str:

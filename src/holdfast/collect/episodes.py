@@ -28,6 +28,7 @@ from holdfast.store.store import Store
 SIDE_BY_SIDE = 64
 LEASE_S = 10.0  # long enough to write finished episodes
 CHUNK = 500
+GROUPS = "groups"  # in an episode's output: the mean return of each group of its seats, where the environment names any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,7 @@ class EpisodePlayer:
         """Who has to leave is replaced, and the place goes on: an episode is over when its time is, or when the
         environments say that nobody is left."""
         first, returns = np.ones(envs.count, np.bool_), np.zeros(envs.count)
+        groups = envs.seat_groups() if hasattr(envs, "seat_groups") else None  # of who is there at first
         is_over = getattr(envs, "is_over", lambda: False)
         for _ in range(self.most_steps):
             if is_over():
@@ -85,10 +87,11 @@ class EpisodePlayer:
             result = envs.step(choose(observation, first))
             returns += result.reward
             observation, first = result.observation, result.terminated | result.truncated
-        means = returns.reshape(count, self.seats).mean(axis=1)
-        return [self._outcome(mean, self.most_steps, False) for mean in means]
+        seats = returns.reshape(count, self.seats)
+        named = [{}] * count if groups is None else _by_group(seats, groups.reshape(count, self.seats))
+        return [self._outcome(own.mean(), self.most_steps, False, more) for own, more in zip(seats, named, strict=True)]
 
-    def _outcome(self, total: Any, steps: Any, terminated: Any) -> Outcome:
+    def _outcome(self, total: Any, steps: Any, terminated: Any, more: Mapping[str, Any] | None = None) -> Outcome:
         raw, (low, high) = float(total), self.reward_range
         value = min(max(raw, low), high) if self.is_clipped and isfinite(raw) else raw
         if not low <= value <= high:  # NaN fails, too
@@ -101,7 +104,16 @@ class EpisodePlayer:
             solved = float(value >= self.success_at)
             signals.append(RewardTerm(name="success", value=solved, weight=0.0, source="env:threshold"))
         output = {"return": raw, "steps": int(steps), "ended": "terminated" if terminated else "truncated"}
+        output |= more or {}
         return Outcome(state=AttemptState.SUCCEEDED, output=output, signals=tuple(signals))
+
+
+def _by_group(returns: Any, groups: Any) -> list[dict[str, Any]]:
+    """The mean return of each group of seats, for each environment."""
+    return [
+        {GROUPS: {str(name): float(own[names == name].mean()) for name in np.unique(names)}}
+        for own, names in zip(returns, groups, strict=True)
+    ]
 
 
 def _blocks(seeds: Sequence[int]) -> list[range]:

@@ -40,7 +40,7 @@ from holdfast.collect.thinking import BudgetTracker, same_for_all
 from holdfast.contracts.agent import Agent, answer_of, is_async
 from holdfast.contracts.errors import BadRecord, Fault, Interrupted
 from holdfast.contracts.executor import Assignment, Executor, Outcome, Record, Report
-from holdfast.contracts.reward import RewardBreakdown, RewardTerm
+from holdfast.contracts.reward import AGENT, RewardBreakdown, RewardTerm, is_own
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.task import TaskItem, task_of
 from holdfast.contracts.trace import Span
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     import uvicorn
 
 Clock = Callable[[], float]
-AGENT = "agent"  # the source of what an agent reports itself, whatever else it calls it
 HIDDEN = ("expected",)  # keys of a task that are the scorer's alone: an agent that saw them could answer from them
 
 
@@ -101,11 +100,6 @@ def shown(task: Any) -> Any:
 def _is_ours(error: BaseException, context: Context) -> bool:
     """Whether we stopped the agent: Interrupted, or a CancelledError that we asked for."""
     return isinstance(error, Interrupted) or (isinstance(error, CancelledError) and context.cancelled.is_set())
-
-
-def is_own(signal: RewardTerm) -> bool:
-    """Whether the agent itself reported it."""
-    return signal.source.partition(":")[0] == AGENT
 
 
 def _own(reported: Sequence[RewardTerm], measured: Sequence[RewardTerm]) -> tuple[RewardTerm, ...]:

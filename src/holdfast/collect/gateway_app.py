@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.requests import Request as Asked
+from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -46,19 +46,28 @@ TAKEN = frozenset({"model", "messages", "stream"})  # fields of the chat form th
 REMEMBERED = ("previous_response_id", "conversation", "prompt")  # conversations that a vendor stores; we store none
 
 
-def _request(asked: ModelRequest, any_sampling: bool, **more: Any) -> Request:
+def _request(model_request: ModelRequest, any_sampling: bool, **more: Any) -> Request:
     """The request in chat form; checked to the last field unless the model checks parameters itself."""
-    for name in TAKEN.intersection(asked.sampling):
+    for name in TAKEN.intersection(model_request.sampling):
         raise BadInput(name, why="is no parameter here", remedy="leave it out")
     if any_sampling:
         return Request(
-            model=asked.model, messages=asked.messages, sampling=asked.sampling, stream=asked.is_streamed, **more
+            model=model_request.model,
+            messages=model_request.messages,
+            sampling=model_request.sampling,
+            stream=model_request.is_streamed,
+            **more,
         )
-    for place, message in enumerate(asked.messages):
+    for place, message in enumerate(model_request.messages):
         if message.get("items"):
             kinds = ", ".join(sorted({str(item.get("type"))[:60] for item in message["items"]}))
             raise BadInput(f"messages[{place}]", why=f"has parts that no model here reads: {kinds}")
-    body = {**asked.sampling, "model": asked.model, "messages": list(asked.messages), "stream": asked.is_streamed}
+    body = {
+        **model_request.sampling,
+        "model": model_request.model,
+        "messages": list(model_request.messages),
+        "stream": model_request.is_streamed,
+    }
     return replace(read_request(body), **more)
 
 
@@ -86,13 +95,13 @@ class Chat:
     path = "chat/completions"
 
     def read(self, body: bytes, *, any_sampling: bool) -> Request:
-        asked = dialect.Chat().read_request(body)  # refuses several choices, too
+        model_request = dialect.Chat().read_request(body)  # refuses several choices, too
         if not any_sampling:
             return read_request(read_object(body))
         given = read_object(body)
         options = given.get("stream_options")
         return _request(
-            asked,
+            model_request,
             any_sampling,
             logprobs=given.get("logprobs") is True,
             token_ids=given.get("return_token_ids") is True,
@@ -154,8 +163,8 @@ class Messages:
     path = "messages"
 
     def read(self, body: bytes, *, any_sampling: bool) -> Request:
-        asked = anthropic.Messages().read_request(body)
-        return _request(replace(asked, sampling=_thinking(asked.sampling)), any_sampling)
+        model_request = anthropic.Messages().read_request(body)
+        return _request(replace(model_request, sampling=_thinking(model_request.sampling)), any_sampling)
 
     def whole(self, request: Request, call: ModelCall, envelope: Envelope) -> dict[str, Any]:
         message = call.response
@@ -296,8 +305,8 @@ class Responses:
     path = "responses"
 
     def read(self, body: bytes, *, any_sampling: bool) -> Request:
-        asked = responses.Responses().read_request(body)
-        return _request(replace(asked, sampling=_as_chat(asked.sampling)), any_sampling)
+        model_request = responses.Responses().read_request(body)
+        return _request(replace(model_request, sampling=_as_chat(model_request.sampling)), any_sampling)
 
     def whole(self, request: Request, call: ModelCall, envelope: Envelope) -> dict[str, Any]:
         return _response(request, envelope, call, _items(call))
@@ -422,26 +431,28 @@ StreamWriter = ChatWriter | MessagesWriter | ResponsesWriter
 DIALECTS: Mapping[str, GatewayDialect] = {one.path: one for one in (Chat(), Responses(), Messages())}
 
 
-def as_said(messages: Sequence[Mapping[str, Any]], said: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+def as_written(
+    messages: Sequence[Mapping[str, Any]], tool_calls: Sequence[Mapping[str, Any]]
+) -> tuple[Mapping[str, Any], ...]:
     """The conversation with tool-call arguments exactly as the model wrote them.
 
-    Clients parse arguments and write them with other spaces, so the model would not read what it wrote. `said` are the
-    tool calls of this attempt's answers; only equal arguments are restored.
+    Clients parse arguments and write them with other spaces, so the model would not read what it wrote. `tool_calls`
+    are those of this attempt's answers; only equal arguments are restored.
     """
     return tuple(
-        {**message, "tool_calls": [_call_as_said(call, said) for call in message["tool_calls"]]}
+        {**message, "tool_calls": [_call_as_written(call, tool_calls) for call in message["tool_calls"]]}
         if message.get("role") == "assistant" and isinstance(message.get("tool_calls"), list)
         else message
         for message in messages
     )
 
 
-def _call_as_said(call: Any, said: Sequence[Mapping[str, Any]]) -> Any:
+def _call_as_written(call: Any, tool_calls: Sequence[Mapping[str, Any]]) -> Any:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
         return call
     given = _parsed(function["arguments"])
-    for one in reversed(said):
+    for one in reversed(tool_calls):
         theirs = one["function"]
         if one.get("id") == call.get("id") and theirs["name"] == function.get("name"):
             text = theirs.get("arguments") or ""
@@ -476,7 +487,7 @@ class GatewayApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        asked = Asked(scope, receive)
+        http_request = HttpRequest(scope, receive)
         found = PATH.fullmatch(scope["path"])
         what = "" if found is None else found["what"]
         dialect = DIALECTS.get(what, DIALECTS["chat/completions"])
@@ -484,7 +495,7 @@ class GatewayApp:
             entry = None if found is None else self._register.find(found["token"])
             if entry is None:
                 raise HTTPException(404, "there is nothing at this address; use ctx.base_url as it is")
-            response = await self._respond(entry, what, asked)
+            response = await self._respond(entry, what, http_request)
         except ClientDisconnect:
             response = Response(status_code=endpoint.NOBODY)
         except Exception as error:
@@ -492,25 +503,25 @@ class GatewayApp:
             response = endpoint.json_response(dialect.error(status, message, endpoint.param_of(error)), status, FINAL)
         await response(scope, receive, send)
 
-    async def _respond(self, entry: ModelEntry, what: str, asked: Asked) -> Response:
+    async def _respond(self, entry: ModelEntry, what: str, http_request: HttpRequest) -> Response:
         reader = endpoint.RequestReader(name=entry.context.model, token=entry.access.key)
-        reader.admit(asked)
-        if what == "models" and asked.method == "GET":
+        reader.admit(http_request)
+        if what == "models" and http_request.method == "GET":
             created = int(self._clock())
             model = {"id": entry.context.model, "object": "model", "created": created, "owned_by": endpoint.OWNER}
             return endpoint.json_response({"object": "list", "data": [model]})
-        if what not in DIALECTS or asked.method != "POST":
+        if what not in DIALECTS or http_request.method != "POST":
             spoken = ", ".join(f"POST /{path}" for path in DIALECTS)
-            raise HTTPException(404, f"{asked.method} /{what[:100]} is not answered here; there are {spoken}")
-        dialect, body = DIALECTS[what], await reader.content(asked)
+            raise HTTPException(404, f"{http_request.method} /{what[:100]} is not answered here; there are {spoken}")
+        dialect, body = DIALECTS[what], await reader.content(http_request)
         if entry.context.complete is None:
             raise BadInput("this run", why="has no model", remedy="give --model")
         request = dialect.read(body, any_sampling=entry.any_sampling)
-        request = replace(request, messages=as_said(request.messages, entry.said))
-        if (tag := attribution.tag_of(dict(asked.headers.raw))) is not None:
+        request = replace(request, messages=as_written(request.messages, entry.tool_calls))
+        if (tag := attribution.tag_of(dict(http_request.headers.raw))) is not None:
             request = replace(request, sampling={**request.sampling, TAG: tag})  # `ask` takes it out again
         envelope = Envelope(id=secrets.token_hex(12), created=int(self._clock()))
-        return await endpoint.unless_left(asked.receive, _answered(entry, dialect, request, envelope))
+        return await endpoint.unless_left(http_request.receive, _answered(entry, dialect, request, envelope))
 
 
 async def _answered(entry: ModelEntry, dialect: GatewayDialect, request: Request, envelope: Envelope) -> Response:

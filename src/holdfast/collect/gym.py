@@ -170,7 +170,7 @@ def describe(env: str | Make) -> Described:
     if known is None and each is not None and steps is not None and np.isfinite(each).all():
         known = (min(0.0, float(each[0]) * steps), max(0.0, float(each[1]) * steps))
     described = Described(
-        spaces=_spaces(one.observation_space, one.action_space),
+        spaces=spaces_of(_size(one.observation_space), one.action_space),
         max_steps=steps,
         threshold=None if spec is None else spec.reward_threshold,
         returns=known,
@@ -187,7 +187,7 @@ class Gym:
         with boundary(BadInput, f"environment {make}"):
             self._envs = SyncVectorEnv([lambda: _flat(make)] * count, autoreset_mode=AutoresetMode.SAME_STEP)
         self._action = self._envs.single_action_space
-        self.spaces = _spaces(self._envs.single_observation_space, self._action)
+        self.spaces = spaces_of(_size(self._envs.single_observation_space), self._action)
         self._mask: Bools | None = None
         self._seen: Floats = np.zeros((count, self.spaces.observation), np.float32)
 
@@ -275,13 +275,14 @@ def _flat(make: str | Make) -> gymnasium.Env[Any, Any]:
     return env
 
 
-def _spaces(seen: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> Spaces:
+def spaces_of(observation: int, action: gymnasium.Space[Any]) -> Spaces:
+    """The spaces of observations of this size with these actions, which are one choice or a vector."""
     if isinstance(action, Discrete):
-        return Spaces(observation=_size(seen), actions=int(action.n), start=int(action.start))
+        return Spaces(observation=observation, actions=int(action.n), start=int(action.start))
     assert isinstance(action, Box)
     low, high = (tuple(float(end) for end in ends.ravel()) for ends in (action.low, action.high))
     is_bounded = bool(np.isfinite([*low, *high]).all())  # a policy's manifest is JSON, without infinities
-    spaces = Spaces(observation=_size(seen), actions=_size(action), continuous=True)
+    spaces = Spaces(observation=observation, actions=_size(action), continuous=True)
     return replace(spaces, low=low, high=high) if is_bounded else spaces
 
 

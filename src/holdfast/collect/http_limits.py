@@ -10,7 +10,7 @@ import ipaddress
 import resource
 from typing import Any
 
-from starlette.requests import Request as Asked
+from starlette.requests import Request as HttpRequest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 WAIT_S = 30.0  # for the head of a request, and for its body
@@ -25,9 +25,9 @@ MOST_PIPELINED = 8  # requests that wait for the answers before them on one conn
 STATUS_LINES = {431: "Request Header Fields Too Large", 503: "Service Unavailable"}
 
 
-def address_of(asked: Asked) -> str:
+def address_of(http_request: HttpRequest) -> str:
     """The caller's address, whole or, of IPv6, its network: who has one address there has 2^64 of them."""
-    host = asked.client.host if asked.client is not None else "?"
+    host = http_request.client.host if http_request.client is not None else "?"
     try:
         found = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

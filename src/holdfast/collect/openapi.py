@@ -212,9 +212,9 @@ PARAMETERS: Mapping[str, Schema] = {
 class ApiRoute(Route):
     """A route with the description of its operation."""
 
-    def __init__(self, path: str, call: Callable[..., Any], told: ApiOperation, *, method: str = "GET") -> None:
+    def __init__(self, path: str, call: Callable[..., Any], operation: ApiOperation, *, method: str = "GET") -> None:
         super().__init__(path, call, methods=[method])
-        self.told, self.method = told, method
+        self.operation, self.method = operation, method
 
 
 def described(
@@ -251,7 +251,7 @@ def document(title: str, says: str, routes: Iterable[BaseRoute], *, has_token: b
 
 
 def _operation(place: ApiRoute, has_token: bool) -> dict[str, Any]:
-    told = place.told
+    told = place.operation
     named = [_parameter(name, kind) for name, kind in PARAMETER.findall(place.path)]
     operation: dict[str, Any] = {
         "operationId": told.name if not named else f"{told.name}_of_attempt",

@@ -243,15 +243,17 @@ class Pool:
 
     async def _end_in_time(self, held: _Held) -> None:
         """Interrupts an attempt at its deadline. One that another agent blocked is handed back just before."""
-        attempt = held.claim.attempt
+        attempt, loop = held.claim.attempt, asyncio.get_running_loop()
         if attempt.deadline is None:
             return
         left = attempt.deadline - self._clock()
+        end = loop.time() + left  # however the wall clock is set meanwhile
         if left > 4 * LAST_LOOK_S:
             await asyncio.sleep(left - 2 * LAST_LOOK_S)
             if await held.slot.is_hindered(LAST_LOOK_S):
                 return
-        await asyncio.sleep(max(0.0, attempt.deadline - self._clock()) + 0.01)  # past it, not upon it
+        left = min(attempt.deadline - self._clock(), end - loop.time())
+        await asyncio.sleep(max(0.0, left) + 0.01)  # past it, not upon it
         self._interrupt(held, AttemptState.TIMEOUT)
 
     def _with_turns(self, claim: Claim, outcome: Outcome | None, spans: Sequence[Span]) -> Outcome | None:

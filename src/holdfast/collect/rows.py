@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.shapes import NAMES
+from holdfast.contracts.shapes import DoubledKey, kind_of, unique_keys
 from holdfast.contracts.task import TaskItem
 
 KINDS = ".jsonl, .json, .csv, .tsv, .parquet, or a folder written by `datasets`"
@@ -98,12 +98,10 @@ def _file_rows(path: Path, split: str | None) -> Iterator[SourceRow]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise _Unfit(f"has the key {twice!r} twice", "remove one: only the last would be read")
-    return found
+    try:
+        return unique_keys(pairs)
+    except DoubledKey as twice:
+        raise _Unfit(f"has the key {str(twice)!r} twice", "remove one: only the last would be read") from None
 
 
 def _not_finite(text: str) -> NoReturn:
@@ -165,7 +163,7 @@ def _json_rows(path: Path, split: str | None) -> Iterator[SourceRow]:
         raise BadInput(str(path), why="is a file of settings, not of tasks", remedy=f"give the tasks: {KINDS}")
     if not isinstance(items, list):
         remedy = "write [{...}, {...}], or one object a line in a .jsonl file"
-        raise BadInput(str(path), why=f"holds {_kind(items)}, not a list", remedy=remedy)
+        raise BadInput(str(path), why=f"holds {kind_of(items)}, not a list", remedy=remedy)
     for number, item in enumerate(items, 1):
         yield _row(origin, number, item)
 
@@ -173,7 +171,7 @@ def _json_rows(path: Path, split: str | None) -> Iterator[SourceRow]:
 def _row(origin: Origin, number: int, data: Any) -> SourceRow:
     if not isinstance(data, dict):
         remedy = 'give an object, as in {"input": {"question": "..."}, "expected": "..."}'
-        raise BadInput(origin.place(number), why=f"is {_kind(data)}, not an object", remedy=remedy)
+        raise BadInput(origin.place(number), why=f"is {kind_of(data)}, not an object", remedy=remedy)
     return SourceRow(origin, number, data)
 
 
@@ -320,7 +318,7 @@ def _not_json(data: Any, place: str) -> BadInput:
     if isinstance(value, float):
         return BadInput(_join(place, key), why=f"{value!r} is not JSON", remedy=NOT_FINITE_REMEDY)
     remedy = "leave the column out, or turn it into text"
-    return BadInput(_join(place, key), why=f"is {_kind(value)}, which is not JSON", remedy=remedy)
+    return BadInput(_join(place, key), why=f"is {kind_of(value)}, which is not JSON", remedy=remedy)
 
 
 def _other(value: Any) -> Any:
@@ -357,7 +355,3 @@ def _unfit(value: Any, path: str = "") -> tuple[str, Any] | None:
 
 def _join(place: str, key: str) -> str:
     return f"{place}: {key}" if key else place
-
-
-def _kind(value: Any) -> str:
-    return NAMES.get(type(value), f"of type {type(value).__name__}")

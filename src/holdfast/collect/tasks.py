@@ -20,7 +20,7 @@ from typing import Any, Literal, NoReturn
 from holdfast.collect.rows import Origin, SourceRow, read_rows
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import TASK_NAME_RULE, Split, is_task_name
-from holdfast.contracts.shapes import NAMES
+from holdfast.contracts.shapes import kind_of
 from holdfast.contracts.task import TaskItem, canonical, leaked_tasks, task_texts
 
 Column = str | Literal[False] | None  # a name; False: no such column; None: the usual name, if it is there
@@ -438,7 +438,7 @@ def _check_column(option: str, name: object) -> None:
 
 def _check_input(value: Any, row: SourceRow) -> None:
     if not isinstance(value, dict | str | list):
-        why = f"is {NAMES[type(value)]}, not an object, text or a list"
+        why = f"is {kind_of(value)}, not an object, text or a list"
         raise BadInput(f"{row.place}: input = {value!r}", why=why, remedy='give an object, as in {"question": "..."}')
     if not value or (isinstance(value, str) and value.isspace()):
         raise BadInput(f"{row.place}: input", why="is empty", remedy="give the agent something to do")
@@ -458,7 +458,7 @@ def _metadata_of(found: Mapping[str, Any], aside: Mapping[str, Any], row: Source
     if value is None:
         return dict(aside)
     if not isinstance(value, dict):
-        why = f"is {NAMES[type(value)]}, not an object"
+        why = f"is {kind_of(value)}, not an object"
         raise BadInput(f"{row.place}: metadata = {value!r:.60}", why=why, remedy="rename the column")
     for name in value.keys() & aside.keys():
         remedy = "rename one of them: a column that is not used goes into the metadata"

@@ -8,14 +8,13 @@ environment begins anew. Nothing of PettingZoo is imported: whatever has its par
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, flatdim, flatten
 from numpy.typing import NDArray
 
-from holdfast.collect.gym import frozen, thawed
+from holdfast.collect.gym import frozen, spaces_of, thawed
 from holdfast.contracts.envs import Bools, Described, Floats, Observation, Spaces, State, StepResult
 from holdfast.contracts.errors import BadInput, boundary
 
@@ -165,16 +164,10 @@ def _spaces_of(name: str, env: Any) -> Spaces:
 
 
 def _spaces(name: str, seen: Any, action: Any) -> Spaces:
-    size = flatdim(seen[SEEN] if _has_mask(seen) else seen)
-    if isinstance(action, Discrete):
-        return Spaces(observation=size, actions=int(action.n), start=int(action.start))
-    if not isinstance(action, Box):
+    if not isinstance(action, Box | Discrete):
         why, remedy = f"actions {action} are neither one choice nor a vector", "wrap it into one"
         raise BadInput(f"environment {name}", why=why, remedy=remedy)
-    low, high = (tuple(float(end) for end in ends.ravel()) for ends in (action.low, action.high))
-    is_bounded = bool(np.isfinite([*low, *high]).all())
-    spaces = Spaces(observation=size, actions=flatdim(action), continuous=True)
-    return replace(spaces, low=low, high=high) if is_bounded else spaces
+    return spaces_of(flatdim(seen[SEEN] if _has_mask(seen) else seen), action)
 
 
 def _close(env: Any) -> None:

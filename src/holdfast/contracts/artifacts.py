@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -68,6 +69,30 @@ def manifest_of(folder: Path) -> Mapping[str, Any]:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Syncs a file, or a folder's entries, to disk."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def append_lines(path: Path, lines: bytes, *, is_synced: bool = False) -> None:
+    """Appends whole lines to a file that several processes write; one that was killed while it wrote spoils no more
+    than its own line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        size = os.fstat(descriptor).st_size
+        is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        os.write(descriptor, b"\n" + lines if is_torn else lines)
+        if is_synced:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 # The kit for whoever writes another kind

@@ -120,20 +120,20 @@ class ComparisonRow:
     candidate: str  # "better", "worse", "unclear", or "no worse" than a margin allows
 
 
-def comparison_row(one: MetricComparison) -> ComparisonRow:
-    sign = -1.0 if one.metric in IN_UNITS else 1.0
-    ends = sorted((sign * one.interval.low, sign * one.interval.high))
+def comparison_row(comparison: MetricComparison) -> ComparisonRow:
+    sign = -1.0 if comparison.metric in IN_UNITS else 1.0
+    ends = sorted((sign * comparison.interval.low, sign * comparison.interval.high))
     sure = f"{ends[0]:+.3f} to {ends[1]:+.3f}"
-    is_above, is_below = one.interval.low > 0.0, one.interval.high < 0.0
+    is_above, is_below = comparison.interval.low > 0.0, comparison.interval.high < 0.0
     candidate = "better" if is_above else "worse" if is_below else "unclear"
-    if one.method == BETTING and one.margin:  # the bets were on this one side alone
-        is_proved = one.p_value <= 1.0 - one.interval.level
-        sure = f"{'below' if is_proved else 'not surely below'} {one.margin:+g}"
-        candidate = "no worse" if is_proved else "worse" if one.difference < -one.margin else "unclear"
+    if comparison.method == BETTING and comparison.margin:  # the bets were on this one side alone
+        is_proved = comparison.p_value <= 1.0 - comparison.interval.level
+        sure = f"{'below' if is_proved else 'not surely below'} {comparison.margin:+g}"
+        candidate = "no worse" if is_proved else "worse" if comparison.difference < -comparison.margin else "unclear"
     return ComparisonRow(
-        metric=IN_UNITS.get(one.metric, one.metric),
-        difference=f"{sign * one.difference + 0.0:+.3f}",
-        corrected="" if one.corrected is None else f"{sign * one.corrected:+.3f}",
+        metric=IN_UNITS.get(comparison.metric, comparison.metric),
+        difference=f"{sign * comparison.difference + 0.0:+.3f}",
+        corrected="" if comparison.corrected is None else f"{sign * comparison.corrected:+.3f}",
         sure=sure,
         candidate=candidate,
     )

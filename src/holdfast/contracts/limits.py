@@ -51,8 +51,11 @@ class RateLimiter:
             self._left.popitem(last=False)
 
     def _now(self, key: str) -> float:
-        left, at = self._left.get(key, (self._burst, self._clock()))
-        return min(self._burst, left + max(0.0, self._clock() - at) * self._per_s)
+        now = self._clock()
+        left, at = self._left.get(key, (self._burst, now))
+        if now < at:  # the clock was set back: it is counted from here on, and nobody waits for the old time to come
+            self._left[key] = left, now
+        return min(self._burst, left + max(0.0, now - at) * self._per_s)
 
 
 class RefusalLimiter:

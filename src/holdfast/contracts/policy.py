@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # numpy, which most of those who read policies have no use fo
     from holdfast.contracts.envs import Choose
 
 FOLDER = "checkpoints"  # among the artifacts of a store: one folder for each checkpoint, by its id
+DEMONSTRATIONS = "demonstrations"  # what a school captured, in the folder of a checkpoint
 
 
 def files_of(checkpoint: str | Checkpoint, files: Artifacts | None) -> Path:

@@ -119,9 +119,17 @@ class Scoring:
     sha256: str  # of the scorers and of all signals
 
 
+AGENT = "agent"  # the source of what an agent reports itself, whatever else it calls it
+
+
+def is_own(signal: RewardTerm) -> bool:
+    """Whether the agent itself reported it."""
+    return signal.source.partition(":")[0] == AGENT
+
+
 def check_in(signals: Iterable[RewardTerm]) -> RewardTerm | None:
     """The signal that says whether the attempt was right; None: nobody checked it. An agent's own word is no check."""
-    measured = {one.name: one for one in signals if one.source.partition(":")[0] != "agent"}
+    measured = {one.name: one for one in signals if not is_own(one)}
     return next((measured[name] for name in CHECKED if name in measured), None)
 
 

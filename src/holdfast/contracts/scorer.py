@@ -142,7 +142,6 @@ def check_scorers(
     tasks: Sequence[Any],
     *,
     safety: Sequence[ScoreFunction] = (),
-    most: int = MOST_TASKS,
 ) -> tuple[ScorerFinding, ...]:
     """Every scorer on a sample of the tasks, with their own expected answers and with answers that must not pay.
 
@@ -150,8 +149,8 @@ def check_scorers(
     prompt. Every scorer gives finite numbers, the same ones each time, without raising. Some attributes are read where
     a scorer has them: `name`, `gate`, `takes_trace`; `gold_is_answer` (False: what is expected is a rubric or a test
     suite, never an answer); `asks_model` and `is_group` (not tried: it costs money, or needs a whole group)."""
-    step = max(1.0, len(tasks) / most)
-    sample = [tasks[int(place * step)] for place in range(min(len(tasks), most))]
+    step = max(1.0, len(tasks) / MOST_TASKS)
+    sample = [tasks[int(place * step)] for place in range(min(len(tasks), MOST_TASKS))]
     found = [finding for one in scorers for finding in _Trial(one, sample).findings()]
     return (*found, *(finding for one in safety for finding in _Trial(one, sample, is_safety=True).findings()))
 

@@ -29,7 +29,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.shapes import NAMES
+from holdfast.contracts.shapes import DoubledKey, kind_of, unique_keys
 
 ALIASES = {"train": "optimize", "val": "validate"}  # older names that stay accepted
 DAY_MS = 86_400_000
@@ -47,7 +47,7 @@ def _item(value: Any) -> Any:
     """A task: an object for the agent, or a prompt alone. Whether an object needs a prompt, the agent decides."""
     item = {"prompt": value} if isinstance(value, str) else value
     if not isinstance(item, dict):
-        raise _rule(f"is {_kind(value)}, not an object", 'write {"prompt": "…"}')
+        raise _rule(f"is {kind_of(value)}, not an object", 'write {"prompt": "…"}')
     if "prompt" in item and not (isinstance(item["prompt"], str) and item["prompt"].strip()):
         raise _rule("its prompt is blank or not text", 'write "prompt": "…" with some text')
     return item
@@ -88,7 +88,7 @@ def _scorers(value: Any, at: str = "scorers") -> Any:
 def _scorer(value: Any, at: str) -> dict[str, Any]:
     block = {"scorer": value} if isinstance(value, str) else value
     if not isinstance(block, dict):
-        why = f"is {_kind(block)}, not a name or an object"
+        why = f"is {kind_of(block)}, not a name or an object"
         raise _rule(why, 'write "exact", "module:function" or {"scorer": "exact"}', at=f"{at} = {_shown(block)}")
     for key, wanted, is_fit in SCORER:
         if not is_fit(block.get(key)):
@@ -705,7 +705,7 @@ def _validated(kind: type[Block], data: Any, where: str) -> Block:
     if not isinstance(data, dict):
         if isinstance(data, list):
             _bad(where, "", "is a list, as files of tasks are, and no settings", NAME_TASKS)
-        _bad(where, "", f"is {_kind(data)} at the top, not an object", "wrap it in { … }")
+        _bad(where, "", f"is {kind_of(data)} at the top, not an object", "wrap it in { … }")
     _refuse_strange(data, "", partial(_bad, where))
     try:
         return kind.model_validate(data)
@@ -754,9 +754,11 @@ def _parse(path: Path) -> Any:
         _bad(str(path), "", "is a file of tasks, not of settings", NAME_TASKS)
     try:
         text = path.read_bytes().decode("utf-8-sig")
+        if not text.strip():
+            _bad(str(path), "", "is an empty config", "'holdfast init NAME' writes one to begin with")
         if path.suffix.lower() == ".toml":
             return parse_toml(text)
-        return json.loads(text, object_pairs_hook=_once)
+        return json.loads(text, object_pairs_hook=unique_keys)
     except FileNotFoundError:
         _bad(str(path), "", "there is no such file", "check the path")
     except IsADirectoryError:
@@ -770,24 +772,12 @@ def _parse(path: Path) -> Any:
         _bad(str(path), f"line {error.lineno}, column {error.colno}", f"is not JSON: {error.msg}", "correct it there")
     except tomllib.TOMLDecodeError as error:
         _bad(str(path), "", f"is not TOML: {error}", "correct it there")
-    except _Twice as error:
+    except DoubledKey as error:
         _bad(str(path), str(error), "is there twice", "keep one of the two")
     except RecursionError:
         _bad(str(path), "", "is nested too deeply", "flatten it")
     except ValueError as error:  # a whole number of thousands of digits
         _bad(str(path), "", f"has a number that cannot be read: {error}", "shorten it")
-
-
-class _Twice(Exception):
-    """A key that an object has two times: JSON readers silently keep the last one, and the user meant the other."""
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [key for key, _ in pairs]
-        raise _Twice(next(key for place, key in enumerate(names) if key in names[:place]))
-    return found
 
 
 def _refuse_strange(value: Any, at: str, refuse: Callable[[str, str, str], NoReturn], depth: int = 0) -> None:
@@ -841,7 +831,7 @@ def _explain(error: ErrorDetails, keys: tuple[str, ...] = KEYS) -> tuple[str, st
     if kind == "literal_error":
         return what, "is not one of its values", f"use {context['expected'].replace(chr(39), '')}"
     wanted = EXPECTED[kind]
-    return what, f"is {_kind(found)}, not {wanted}", f"give {wanted}"
+    return what, f"is {kind_of(found)}, not {wanted}", f"give {wanted}"
 
 
 EXPECTED = {
@@ -853,10 +843,6 @@ EXPECTED = {
     "dict_type": "an object",
     "tuple_type": "a list",
 }
-
-
-def _kind(value: Any) -> str:
-    return NAMES.get(type(value), f"of type {type(value).__name__}")
 
 
 def _shown(value: Any) -> str:

@@ -34,9 +34,26 @@ class Unfit(Exception):
         return self
 
 
+def kind_of(value: Any) -> str:
+    """What a value is, in the words of errors."""
+    return NAMES.get(type(value), f"of type {type(value).__name__}")
+
+
 def not_a(value: Any, wanted: str) -> Unfit:
-    found = NAMES.get(type(value), f"of type {type(value).__name__}")
-    return Unfit(f"is {found}, not {wanted}", f"give {wanted}", value=value)
+    return Unfit(f"is {kind_of(value)}, not {wanted}", f"give {wanted}", value=value)
+
+
+class DoubledKey(ValueError):
+    """A key that a JSON object has twice; readers disagree on which of them counts."""
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these members, for `object_pairs_hook`; DoubledKey with the first key that is there again."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise DoubledKey(next(name for place, name in enumerate(names) if name in names[:place]))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,16 @@ _HELD = str.maketrans("-*/%", "\u2212\u00d7\u00f7\u2052")  # of the category of 
 _DIGIT = re.compile(r"\d")
 
 
+def visible(text: str) -> str:
+    """The text as a reader sees it: one form of each letter (NFKC), and no letters of no width."""
+    if text.isascii():
+        return text
+    return "".join(letter for letter in normalize("NFKC", text) if category(letter) != "Cf")
+
+
 def normalise(text: str) -> str:
     """The words and symbols of a text: NFKC, without case, invisible characters, punctuation and extra spaces."""
-    shown = text
-    if not text.isascii():
-        shown = "".join(letter for letter in normalize("NFKC", text) if category(letter) != "Cf")
-        shown = normalize("NFKC", shown.casefold())
+    shown = text if text.isascii() else normalize("NFKC", visible(text).casefold())
     shown = _OPERATOR.sub(lambda found: found[1].translate(_HELD), " ".join(shown.casefold().split()))
     return " ".join(word for word in _WORD.findall(shown) if word[0].isalnum() or category(word)[0] in "SM")
 
@@ -55,10 +59,10 @@ def numbers(text: str) -> tuple[str, ...]:
     return tuple(word for word in text.split() if _DIGIT.search(word))
 
 
-def ngrams(text: str, n: int = WORDS) -> Runs:
-    """The runs of n words of a normalised text; a shorter text is one run."""
+def ngrams(text: str) -> Runs:
+    """The runs of three words of a normalised text; a shorter text is one run."""
     words = text.split()
-    return frozenset(hash(" ".join(words[at : at + n])) for at in range(max(1, len(words) - n + 1)))
+    return frozenset(hash(" ".join(words[at : at + WORDS])) for at in range(max(1, len(words) - WORDS + 1)))
 
 
 def jaccard(one: Runs, other: Runs) -> float:
@@ -101,36 +105,6 @@ def near_duplicates(
         if first is None:
             for run in rare:
                 known[key, run].append(place)
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """The text of another collection that is nearest to one."""
-
-    place: int  # in that collection
-    jaccard: float
-    contained: float  # share of that text's runs which this one has
-
-
-def nearest(texts: Iterable[str], among: Sequence[str], *, least: float = LEAST) -> list[Match | None]:
-    """For each text the nearest of the others: the one of which it holds the greatest part, at least `least`. A short
-    task inside a long conversation is found as well as a copy; `jaccard` tells them apart."""
-    others = [ngrams(normalise(text)) for text in among]
-    index: dict[int, list[int]] = defaultdict(list)
-    for place, runs in enumerate(others):
-        for run in runs:
-            index[run].append(place)
-    found: list[Match | None] = []
-    for text in texts:
-        mine = ngrams(normalise(text))
-        shared = Counter(place for run in mine for place in index.get(run, ()))
-        matches = (
-            Match(place, count / (len(mine) + len(others[place]) - count), count / len(others[place]))
-            for place, count in shared.items()
-        )
-        near = max(matches, key=lambda one: (one.contained, one.jaccard, -one.place), default=None)
-        found.append(near if near is not None and near.contained >= least else None)
     return found
 
 

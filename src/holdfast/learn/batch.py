@@ -308,14 +308,14 @@ def _line(version: str) -> str:
     return version.rpartition("@")[0] or version
 
 
-def counted(one: Experience | Trajectory, channels: tuple[str, ...] | None) -> tuple[RewardTerm, ...]:
+def counted(attempt: Experience | Trajectory, channels: tuple[str, ...] | None) -> tuple[RewardTerm, ...]:
     """The signals that count."""
-    return tuple(signal for signal in one.signals if channels is None or signal.name in channels)
+    return tuple(signal for signal in attempt.signals if channels is None or signal.name in channels)
 
 
-def reward(one: Experience | Trajectory, channels: tuple[str, ...] | None = None) -> float | None:
+def reward(attempt: Experience | Trajectory, channels: tuple[str, ...] | None = None) -> float | None:
     """The weighted sum of the signals that count; None where there is none."""
-    return RewardBreakdown(signals=counted(one, channels)).total
+    return RewardBreakdown(signals=counted(attempt, channels)).total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

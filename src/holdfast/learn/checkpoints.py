@@ -12,8 +12,8 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,15 @@ class Learner:
     def forget(self) -> None:
         """Drops the state in memory after a step that did not finish: it is not what is recorded."""
         self._policy, self.model, self.trainer, self._phase = None, None, None, ""
+
+    @contextmanager
+    def undone_on_failure(self) -> Iterator[None]:
+        """Forgets the state in memory where the block fails."""
+        try:
+            yield
+        except BaseException:
+            self.forget()
+            raise
 
     def train(self, phase: str, make: Callable[[nn.Module], Trainer], files: Artifacts, *, is_new: bool) -> Trainer:
         """Gives a new trainer where a phase begins, else the one in memory or the one saved with the checkpoint.

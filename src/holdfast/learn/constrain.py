@@ -106,11 +106,11 @@ def combine(reward: NDArray[Any], cost: NDArray[Any], multiplier: float) -> NDAr
     return (reward - multiplier * cost) / (1.0 + multiplier)
 
 
-def cost_of(one: Experience | Trajectory, name: str) -> float | None:
+def cost_of(attempt: Experience | Trajectory, name: str) -> float | None:
     """The cost of an attempt; None where it was not measured. A negative cost is refused: it would pay for another."""
-    values = [signal.value for signal in one.signals if signal.name == name]
+    values = [signal.value for signal in attempt.signals if signal.name == name]
     if any(value < 0.0 for value in values):
-        what, why = f"constraint {name}: cost {min(values):g} of {one.rollout}", "is below 0"
+        what, why = f"constraint {name}: cost {min(values):g} of {attempt.rollout}", "is below 0"
         raise BadInput(what, why=why, remedy="look at who measured it: 'holdfast reward show' shows the source")
     return sum(values) if values else None
 
@@ -125,9 +125,7 @@ def mean_cost(experiences: Iterable[Experience], intake: SampleFilter, name: str
     return float(np.mean(costs)) if costs else 0.0
 
 
-def cost_credit(
-    team: Sequence[Experience | Trajectory], name: str, *, scale: bool, leave_one_out: bool, mix: float, lam: float
-) -> list[Floats]:
+def cost_credit(team: Sequence[Experience | Trajectory], name: str, *, scale: bool, mix: float) -> list[Floats]:
     """A_c of each turn of each attempt at one task, by the same rules as its reward: what cost more than the others'.
 
     An attempt whose cost nobody measured is neither dear nor cheap."""
@@ -137,7 +135,7 @@ def cost_credit(
     outcomes = np.zeros(len(team))
     if known.any():
         costs = np.asarray([cost for cost in told if cost is not None], dtype=np.float64)
-        outcomes[known] = group_relative(costs[None], scale=scale, leave_one_out=leave_one_out)[0]
+        outcomes[known] = group_relative(costs[None], scale=scale)[0]
     turns: NDArray[Any] = np.zeros(int(lengths.sum()))
     if mix:
         spent = [np.zeros(length) for length in lengths]
@@ -146,8 +144,8 @@ def cost_credit(
                 if signal.name == name and signal.turn is not None and signal.turn < len(mine):
                     mine[signal.turn] += signal.value
         index = np.concatenate([np.arange(length) for length in lengths])
-        turns = group_relative(np.concatenate(spent), index, scale=scale, leave_one_out=leave_one_out)
-    credit = turn_credit(turns.astype(np.float64), outcomes, lengths, lam=lam, mix=mix)
+        turns = group_relative(np.concatenate(spent), index, scale=scale)
+    credit = turn_credit(turns.astype(np.float64), outcomes, lengths, mix=mix)
     return [part.astype(np.float64) for part in np.split(credit, np.cumsum(lengths)[:-1])]
 
 

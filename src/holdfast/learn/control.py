@@ -26,7 +26,7 @@ from holdfast.learn.ppo import PPO, KLAnchor, Settings, Update
 from holdfast.policies import weights
 from holdfast.policies.model import lost_if_damaged
 from holdfast.policies.nets import one_thread
-from holdfast.policies.network import KIND, Network
+from holdfast.policies.network import DISCOUNT, KIND, VALUE_SCALE, Network
 from holdfast.policies.weights import Manifest
 
 PHASE = "play"
@@ -199,7 +199,9 @@ class EnvPPO:
         def write(folder: Path, step: int, now: float) -> str:
             nonlocal trainer
             shape, seeds = asdict(ppo.net.body), {"ppo": self.seed}
-            net = Manifest(kind=KIND, shape=shape, step=step, seeds=seeds, created_at=now, notes={"env": self.env})
+            scale = {VALUE_SCALE: [ppo.scale.mean, ppo.scale.std], DISCOUNT: self.dials.gamma}  # what the value means
+            notes = {"env": self.env, **scale}
+            net = Manifest(kind=KIND, shape=shape, step=step, seeds=seeds, created_at=now, notes=notes)
             rest = Manifest(kind="trainer", shape=shape, step=step, seeds=seeds, created_at=now)
             saved = weights.save(folder, ppo.net.state_dict(), net)
             trainer = weights.save(folder / TRAINER, ppo.state(), rest).sha256
@@ -210,13 +212,16 @@ class EnvPPO:
         )
         return policy.at(identity), trainer
 
+    def leaked(self, first: int) -> Finding:
+        """How many of the environments with seeds from `first` on are held out."""
+        leaked = sum(first <= seed < first + self.envs for seed in self.held_out)
+        return Finding(name="held_out_seeds", severity="error", count=leaked, of=self.envs, blocks=True)
+
     def _audit(self, segment: Segment, updates: Sequence[Update]) -> list[Finding]:
         """The data findings that the promotion gate reads."""
-        learnt_in = range(segment.seed, segment.seed + self.envs)
-        leaked = sum(seed in learnt_in for seed in self.held_out)
         undone = [update.restored for update in updates if update.restored is not None]
         return [
-            Finding(name="held_out_seeds", severity="error", count=leaked, of=self.envs, blocks=True),
+            self.leaked(segment.seed),
             Finding(
                 name="updates_undone",
                 severity="warning",

@@ -76,9 +76,7 @@ class Grpo:
     """How attempts at one task are compared."""
 
     scale: bool = True  # divide by the group's standard deviation
-    leave_one_out: bool = False
     mix: float = 0.0  # share of the turn's own reward in its credit; the rest is the outcome's
-    lam: float = 0.0  # how much a turn answers for the turns after it
     turn_term: str = PROGRESS  # what was measured of a turn, and counts as its own reward beside what it was paid
     skip_zero_spread: bool = True
     terms: Literal["sum", "normalised"] = "sum"  # of the signals: as they are, or each by its own spread first
@@ -87,9 +85,8 @@ class Grpo:
     def __post_init__(self) -> None:
         if self.terms not in ("sum", "normalised"):
             raise BadInput(f"grpo.terms = {self.terms!r}", why="is unknown", remedy="use sum or normalised")
-        for name in ("mix", "lam"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise BadInput(f"grpo.{name} = {getattr(self, name)}", why="must be between 0 and 1")
+        if not 0.0 <= self.mix <= 1.0:
+            raise BadInput(f"grpo.mix = {self.mix}", why="must be between 0 and 1")
 
 
 ROOM = 0.25  # of the outcome's weight: the best shaped failure ends half a weight below the worst shaped success
@@ -179,7 +176,7 @@ def _credits(team: Sequence[Trajectory], channels: tuple[str, ...] | None, setti
         totals = _normalised(team, channels, settings)
     else:
         totals = np.asarray([reward(one, channels) or 0.0 for one in team], dtype=np.float64)
-    outcomes = group_relative(totals[None], scale=settings.scale, leave_one_out=settings.leave_one_out)[0]
+    outcomes = group_relative(totals[None], scale=settings.scale)[0]
     lengths = np.asarray([one.turn_count for one in team])
     turns, mix = np.zeros(int(lengths.sum())), settings.mix
     if mix:
@@ -188,7 +185,7 @@ def _credits(team: Sequence[Trajectory], channels: tuple[str, ...] | None, setti
         if PASSED in ranks and set(ranks) - {PASSED}:
             turns = turns + _measured(team, lengths, channels, settings)
         turns, mix = _bounded(turns, outcomes, lengths, ranks, settings)
-    credit = turn_credit(turns, outcomes, lengths, lam=settings.lam, mix=mix)
+    credit = turn_credit(turns, outcomes, lengths, mix=mix)
     return np.split(credit, np.cumsum(lengths)[:-1])
 
 
@@ -215,7 +212,7 @@ def _bounded(
     if not gaps:
         return turns, settings.mix
     mix = min(settings.mix, MOST_MIX)
-    part = turn_credit(turns, np.zeros(len(lengths)), lengths, lam=settings.lam, mix=mix)
+    part = turn_credit(turns, np.zeros(len(lengths)), lengths, mix=mix)
     most = float(np.abs(part[np.repeat(known, lengths)]).max(initial=0.0))
     room = ROOM * (1.0 - mix) * min(gaps)
     return (turns * (room / most) if most > room else turns), mix
@@ -267,8 +264,7 @@ def _priced(credits: list[Floats], team: Sequence[Trajectory], settings: Grpo, p
     """Subtracts the credits of the cost, which are compared separately by the same rules."""
     if price is None:
         return credits
-    rules = {name: getattr(settings, name) for name in ("scale", "leave_one_out", "mix", "lam")}
-    costs = cost_credit(team, price.cost, **rules)
+    costs = cost_credit(team, price.cost, scale=settings.scale, mix=settings.mix)
     return [combine(mine, cost, price.multiplier) for mine, cost in zip(credits, costs, strict=True)]
 
 
@@ -290,7 +286,7 @@ def _turn_rewards(
     if settings.terms == "normalised":
         for name, term in sorted(terms.items()):
             rewards = rewards + weights[name] * group_relative(term, index)
-    relative = group_relative(rewards, index, scale=settings.scale, leave_one_out=settings.leave_one_out)
+    relative = group_relative(rewards, index, scale=settings.scale)
     return relative.astype(np.float64)
 
 
@@ -302,7 +298,7 @@ def _measured(
     about, and where all failed nothing is to be earned."""
     values = np.concatenate([measured_turns(one, channels, settings.turn_term) for one in team])
     index = np.concatenate([np.arange(length) for length in lengths])
-    return group_relative(values, index, scale=False, leave_one_out=settings.leave_one_out).astype(np.float64)
+    return group_relative(values, index, scale=False).astype(np.float64)
 
 
 def measured_turns(trajectory: Trajectory, channels: tuple[str, ...] | None, term: str = PROGRESS) -> Floats:
@@ -547,11 +543,8 @@ class GRPO(GrpoDials):
         return () if self._is_spent(state) else practice(state, tasks, self.phase, self.steps, self.tasks, self.samples)
 
     def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
-        try:
+        with self.learner.undone_on_failure():
             return self._learn(state, batch, ctx)
-        except BaseException:
-            self.learner.forget()
-            raise
 
     def _is_spent(self, state: AlgorithmState) -> bool:
         return self.budget_s is not None and float(state.data.get("learning_s", 0.0)) >= self.budget_s
@@ -687,7 +680,5 @@ def _trained(intake: SampleFilter, experience: Experience) -> list[ModelCall]:
 
 
 def mean_reward(experiences: Sequence[Experience]) -> float | None:
-    totals = [
-        one.breakdown.total for one in experiences if one.breakdown is not None and one.breakdown.total is not None
-    ]
-    return sum(totals) / len(totals) if totals else None
+    rewards = [one.reward for one in experiences if one.reward is not None]
+    return sum(rewards) / len(rewards) if rewards else None

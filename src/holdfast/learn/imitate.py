@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -21,28 +22,40 @@ from holdfast.contracts.envs import Observation, VectorEnv
 from holdfast.contracts.errors import BadInput
 from holdfast.learn.ppo import Adam
 from holdfast.policies import weights
-from holdfast.policies.nets import ActionDistribution, ActorCritic, action_distribution
+from holdfast.policies.nets import ActionDistribution, ActorCritic, Playing
 
 KIND = "demonstrations"
 LEAST_ENTROPY = 0.5  # nats of the actions: a script that does one thing teaches nothing
 ADJUSTED = 0.3  # τ of the logit adjustment: by how much of its prior a common action counts less
 PIECE = 65536  # rows that are judged at a time
+WINDOW = 64  # steps that a gradient reaches back through a memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
-    """What was seen, what was allowed, and what the script would have done: [N, ...]. Half precision is exact enough
-    for numbers within −1 and 1, and what is trained on is what is kept."""
+    """What was seen, what was allowed, and what the script would have done: [N, ...] rows; for a network with a memory
+    [T, B, ...], each column an unbroken sequence. Half precision is exact enough for numbers within −1 and 1, and what
+    is trained on is what is kept."""
 
     observations: NDArray[np.float16]
     masks: NDArray[np.bool_]
     actions: NDArray[np.int64]
+    first: NDArray[np.bool_] | None = None  # [T, B]; an episode begins with this observation
+    asked: NDArray[np.bool_] | None = None  # [T, B]; what there is to learn from: elsewhere there was no choice
 
     def __len__(self) -> int:
-        return len(self.actions)
+        return len(self.actions) if self.asked is None else int(self.asked.sum())
+
+    def rows(self) -> Samples:
+        """What there is to learn from, row by row."""
+        if self.asked is None:
+            return self
+        parts = {name: getattr(self, name)[self.asked] for name in ("observations", "masks", "actions")}
+        return Samples(**parts)
 
     def save(self, folder: Path, manifest: weights.Manifest) -> str:
-        tensors = {name: torch.from_numpy(getattr(self, name)) for name in ("observations", "masks", "actions")}
+        arrays = {name: getattr(self, name) for name in ("observations", "masks", "actions", "first", "asked")}
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items() if array is not None}
         return weights.save(folder, tensors, manifest).sha256
 
     @classmethod
@@ -79,25 +92,31 @@ def demonstrate(
     seed: int,
     rng: np.random.Generator,
     check: Callable[[], None] = lambda: None,
+    memory: bool = False,
 ) -> Samples:
-    """Plays `steps` and asks the script at a share `label_rate` of them. `share` of the seats are the network's (mixed
-    control); the others are the script's own. A seat without a choice has nothing to teach, nor has a script that wants
-    what is not possible."""
-    view, rows = envs.reset(seed), list[tuple[Any, Any, Any]]()
+    """Plays `steps` and asks the script at a share `label_rate` of them; for a network with a `memory`, at all steps of
+    that share of the seats. `share` of the seats are the network's (mixed control); the others are the script's own. A
+    seat without a choice has nothing to teach, nor has a script that wants what is not possible."""
+    view, rows = envs.reset(seed), list[tuple[Any, ...]]()
     is_own = np.zeros(envs.count, np.bool_) if net is None else rng.random(envs.count) < share
     first, seats = np.ones(envs.count, np.bool_), np.arange(envs.count)
+    followed = rng.permutation(envs.count)[: ceil(label_rate * envs.count)] if memory else seats
+    playing = None if net is None else Playing(net, envs.count, rng)
     for step in range(steps):
         if step % 64 == 0:
             check()
         scripted = script_of(view)
         mask = np.ones((envs.count, envs.spaces.actions), np.bool_) if view.mask is None else view.mask
-        asked = (mask.sum(axis=1) > 1) & mask[seats, scripted] & (rng.random(envs.count) < label_rate)
-        rows.append((view.values[asked].astype(np.float16), mask[asked].copy(), scripted[asked].copy()))
-        actions = scripted if net is None else np.where(is_own, drawn(net, view, first, rng), scripted)
+        asked = (mask.sum(axis=1) > 1) & mask[seats, scripted]
+        kept = followed if memory else asked & (rng.random(envs.count) < label_rate)
+        row = (view.values[kept].astype(np.float16), mask[kept].copy(), scripted[kept].copy())
+        rows.append((*row, first[kept], asked[kept]) if memory else row)
+        actions = scripted if playing is None else np.where(is_own, playing(view, first), scripted)
         result = envs.step(actions)
         view, first = result.observation, result.terminated | result.truncated
-    observations, masks, actions = (np.concatenate(parts) for parts in zip(*rows, strict=True))
-    return Samples(observations=observations, masks=masks, actions=actions)
+    joined = np.stack if memory else np.concatenate
+    names = ("observations", "masks", "actions", "first", "asked")
+    return Samples(**{name: joined(parts) for name, parts in zip(names, zip(*rows, strict=True), strict=False)})
 
 
 def script_of(view: Observation) -> NDArray[np.int64]:
@@ -107,15 +126,9 @@ def script_of(view: Observation) -> NDArray[np.int64]:
     return view.scripted
 
 
-def drawn(net: ActorCritic, view: Observation, first: Any, rng: np.random.Generator) -> NDArray[np.int64]:
-    with torch.no_grad():
-        policy, _ = action_distribution(net, view, net.begin(len(view.values)), first)
-    return policy.draw(rng).astype(np.int64)
-
-
 def check_samples(samples: Samples) -> None:
     """Refuses what cannot teach: nothing at all, or almost only one action."""
-    counts = np.bincount(samples.actions)
+    counts = np.bincount(samples.rows().actions)
     shares = counts[counts > 0] / max(1, counts.sum())
     entropy = abs(float((shares * np.log(shares)).sum()))
     if entropy < LEAST_ENTROPY:
@@ -124,12 +137,13 @@ def check_samples(samples: Samples) -> None:
 
 
 def coverage(samples: Samples, actions: Sequence[str], parts: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """How many samples there are of each action, and of each part of what was seen (by name: a label for each row)."""
+    """How many samples there are of each action, and of each part of what was seen (by name: a label for each of
+    `samples.rows()`)."""
     counted = {
         name: {str(label): int(count) for label, count in zip(*np.unique(labels, return_counts=True), strict=True)}
         for name, labels in parts.items()
     }
-    done = np.bincount(samples.actions, minlength=len(actions))
+    done = np.bincount(samples.rows().actions, minlength=len(actions))
     return {"rows": len(samples), "action": dict(zip(actions, done.tolist(), strict=True)), **counted}
 
 
@@ -146,6 +160,9 @@ def fit(
 ) -> float:
     """Cross-entropy with the script's actions over all samples in shuffled minibatches; the rate goes from the first
     `lr` to the second. The mean loss of the last pass."""
+    if net.body.memory:
+        sizes = {"epochs": epochs, "columns": max(1, minibatch // WINDOW)}
+        return _fit_sequences(net, adam, samples, **sizes, lr=lr, rng=rng, check=check)
     observations, masks, actions = (
         torch.from_numpy(np.concatenate([getattr(part, name) for part in samples]))
         for name in ("observations", "masks", "actions")
@@ -166,12 +183,54 @@ def fit(
     return float(torch.stack(losses).mean())
 
 
+def _fit_sequences(
+    net: ActorCritic,
+    adam: Adam,
+    samples: Sequence[Samples],
+    *,
+    epochs: int,
+    columns: int,
+    lr: tuple[float, float],
+    rng: np.random.Generator,
+    check: Callable[[], None],
+) -> float:
+    """The same for a network with a memory: some columns from their beginning to their end, window by window, each with
+    what is remembered of the windows before it (truncated backpropagation through time)."""
+    names = ("observations", "masks", "actions", "first", "asked")
+    parts = {name: np.concatenate([getattr(part, name) for part in samples], axis=1) for name in names}
+    tensors = {name: torch.from_numpy(part) for name, part in parts.items()}
+    steps, count = tensors["actions"].shape
+    starts, losses = range(0, steps, WINDOW), list[Tensor]()
+    total, done = epochs * -(-count // columns) * len(starts), 0
+    for _ in range(epochs):
+        check()
+        losses = []
+        order = torch.from_numpy(rng.permutation(count))
+        for start_column in range(0, count, columns):
+            chosen = order[start_column : start_column + columns]
+            hidden = net.begin(len(chosen))
+            for start in starts:
+                window = {name: part[start : start + WINDOW, chosen] for name, part in tensors.items()}
+                features, states = net.remember(window["observations"].float(), hidden, window["first"])
+                hidden, asked, done = states[-1].detach(), window["asked"], done + 1
+                if not bool(asked.any()):
+                    continue
+                policy = net.decide(features[asked], window["masks"][asked])
+                loss = -policy.log_prob(window["actions"][asked]).mean()
+                adam.descend(adam.gradient(loss), lr[0] + (lr[1] - lr[0]) * done / total)
+                losses.append(loss.detach())
+    return float(torch.stack(losses).mean())
+
+
 def agreement(net: ActorCritic, samples: Samples, actions: Sequence[str], counts: NDArray[Any]) -> ScriptAgreement:
     """The network's choice against the script's, row by row: arg max log p(a) − τ log prior(a), the prior being the
     shares of the demonstrations' actions (logit adjustment; Menon et al. 2021, arXiv:2007.07314). The likeliest action
     alone would be to wait wherever a rare one is possible, though the network tells the rows apart."""
     prior = np.log(np.maximum(counts, 1) / max(1, counts.sum())).astype(np.float32)
-    log_p = np.concatenate([_log_p(net, samples, at) for at in range(0, len(samples), PIECE)])
+    if net.body.memory:
+        log_p, samples = _remembered_log_p(net, samples), samples.rows()
+    else:
+        log_p = np.concatenate([_log_p(net, samples, at) for at in range(0, len(samples), PIECE)])
     taken = np.unique(samples.actions)
 
     def judged(chosen: NDArray[Any]) -> tuple[float, dict[str, float]]:
@@ -188,6 +247,24 @@ def agreement(net: ActorCritic, samples: Samples, actions: Sequence[str], counts
         recall=recall,
         likeliest=(plain, float(np.mean(list(plain_recall.values())))),
     )
+
+
+@torch.no_grad()
+def _remembered_log_p(net: ActorCritic, samples: Samples) -> NDArray[np.float32]:
+    """Of the rows that were asked about, each with what the network remembers there."""
+    assert samples.first is not None and samples.asked is not None
+    hidden, found = net.begin(samples.first.shape[1]), []
+    for at in range(0, len(samples.first), WINDOW):
+        seen, first, asked, masks = (
+            torch.from_numpy(getattr(samples, name)[at : at + WINDOW])
+            for name in ("observations", "first", "asked", "masks")
+        )
+        features, states = net.remember(seen.float(), hidden, first)
+        hidden = states[-1]
+        policy = net.decide(features[asked], masks[asked])
+        assert isinstance(policy, ActionDistribution)
+        found.append(policy.log_p.numpy())
+    return np.concatenate(found)
 
 
 @torch.no_grad()

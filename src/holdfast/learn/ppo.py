@@ -222,6 +222,7 @@ EXPLODED = 1.0  # nats of approximate KL: no useful update goes as far in one go
 SLOWEST = 0.05  # the least a batch of returns weighs in the running scale of the value
 LEAST = 1e-4  # variance of the returns below which they are not blown up any further
 
+ANCHORED = "anchor.hidden"  # in the learner's state
 METRICS = ("policy", "value", "entropy", "approx_kl", "clip_fraction")
 KL = METRICS.index("approx_kl")
 
@@ -375,22 +376,24 @@ class Adam:
         self.vector.addcdiv_(self.mean, spread, value=-lr / (1.0 - first**self.steps))
 
 
-@dataclass(frozen=True, slots=True)
 class KLAnchor:
     """A policy that the learner is held to by `cost` · KL(anchor‖π): without it, what was imitated decays before the
-    critic knows what it is worth. Of choices among actions, without memory."""
+    critic knows what it is worth. Of choices among actions. One with a memory remembers the same episodes by itself."""
 
-    net: ActorCritic
-    cost: float
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.cost < float("inf"):
-            raise BadInput(f"anchor.cost = {self.cost}", why="must be finite and not negative")
-        if self.net.body.continuous or self.net.body.memory:
-            raise BadInput("the anchor", why="must choose among actions, without memory")
+    def __init__(self, net: ActorCritic, cost: float) -> None:
+        if not 0.0 <= cost < float("inf"):
+            raise BadInput(f"anchor.cost = {cost}", why="must be finite and not negative")
+        if net.body.continuous:
+            raise BadInput("the anchor", why="must choose among actions")
+        self.net, self.cost = net, cost
+        self.hidden: Tensor | None = None  # [B, H] after the last row; None: before any
 
     @torch.no_grad()
-    def log_p(self, features: Tensor, masks: Tensor | None) -> Tensor:
+    def log_p(self, observations: Tensor, masks: Tensor | None, first: Tensor) -> Tensor:
+        """Of what was played next, [T, B, ...]."""
+        hidden = self.net.begin(observations.shape[1]) if self.hidden is None else self.hidden
+        features, states = self.net.remember(observations, hidden, first)
+        self.hidden = states[-1]
         policy = self.net.decide(features, masks)
         assert isinstance(policy, ActionDistribution)
         return policy.log_p
@@ -465,6 +468,8 @@ class PPO:
         """All it takes to go on bit by bit, as tensors: parameters, optimizer, chance, environments, counters."""
         player = {f"player.{name}": tensor for name, tensor in self._player.state().items()}
         own = {"order": torch.from_numpy(packed(self._order)), "number": torch.tensor(self.number)}
+        remembered = None if self._anchor is None or not self._anchor.net.body.memory else self._anchor.hidden
+        own |= {} if remembered is None else {ANCHORED: remembered.cpu().clone()}
         return self._learnt() | player | own | ({} if self.costs is None else self.costs.state())
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
@@ -482,6 +487,8 @@ class PPO:
         prefix = "player."
         self._player.restore({name[len(prefix) :]: kept for name, kept in state.items() if name.startswith(prefix)})
         self._order.bit_generator.state = unpacked(state["order"].numpy())
+        if self._anchor is not None and ANCHORED in state:
+            self._anchor.hidden = state[ANCHORED].to(self._device)
         self.number = int(state["number"])
 
     def _lr(self) -> float:
@@ -514,7 +521,7 @@ class PPO:
             masks=masks,
             first=first,
             hidden=played.hidden,
-            anchor=None if self._anchor is None else self._anchor.log_p(features, masks),
+            anchor=None if self._anchor is None else self._anchor.log_p(observations, masks, first),
         )
         return batch if net.body.memory else rows(batch)
 
@@ -598,20 +605,21 @@ class PPO:
 
     def _terms(self, batch: TrainingBatch) -> tuple[Terms, Tensor]:
         """What METRICS names, and the loss."""
+        is_warming = self.number < self._warmup
         features, _ = self.net.remember(batch.observations, batch.hidden, batch.first)
         policy = self.net.decide(features, batch.masks)
         terms = ppo_terms(
             policy.log_prob(batch.actions),
             batch.log_p,
             batch.advantages,
-            self.net.value(features),
+            self.net.value(features.detach() if is_warming else features),  # a memory below both is not the critic's
             batch.returns,
             policy.entropy(),
             clip=self.settings.clip,
             value_cost=self.settings.value_cost,
             entropy_cost=self.settings.entropy_cost,
         )
-        if self.number < self._warmup:
+        if is_warming:
             # Times 0, and not left out: the parameters of the actor still need a gradient.
             return terms, self.settings.value_cost * terms.value + 0.0 * terms.policy
         if self._anchor is None or batch.anchor is None:

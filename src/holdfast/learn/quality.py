@@ -105,7 +105,7 @@ def audit(
         name: [each(one, standards) for one in every] for name, each in _one_by_one().items()
     }
     answers["held_out_leakage"] = _leaked(every, inputs or {}, held_out)
-    answers["latency_outlier"] = _far_off([_latency(one) for one in every], "s")
+    answers["latency_outlier"] = _far_off([one.latency_s for one in every], "s")
     answers["token_outlier"] = _far_off([_tokens(one) for one in every], "tokens")
     answers["near_duplicate"] = _duplicates(every, standards.likeness)
     answers["reward_varies"] = _constant(every)
@@ -178,21 +178,14 @@ def _texts(one: Experience) -> Iterator[str]:
 
 
 def _signal(one: Experience, name: str) -> float | None:
-    for signal in one.breakdown.signals if one.breakdown is not None else ():
-        if signal.name == name:
-            return signal.value
-    return None
-
-
-def _total(one: Experience) -> float | None:
-    return None if one.breakdown is None else one.breakdown.total
+    return next((signal.value for signal in one.signals if signal.name == name), None)
 
 
 def _lacking(one: Experience, standards: Standards) -> Answer:
     lacks = {
         "task": not one.task.strip(),
         "decision": not any(span.is_decision for span in one.spans),
-        "score": standards.needs_score and _total(one) is None,
+        "score": standards.needs_score and one.reward is None,
     }
     return ", ".join(f"no {what}" for what, is_lacking in lacks.items() if is_lacking)
 
@@ -211,7 +204,7 @@ def _unscored(one: Experience, standards: Standards) -> Answer:
 
 
 def _out_of_bounds(one: Experience, standards: Standards) -> Answer:
-    total = _total(one)
+    total = one.reward
     if standards.reward_range is not None and total is not None:
         low, high = standards.reward_range
         if not low <= total <= high:
@@ -238,7 +231,7 @@ def _unknown(one: Experience, standards: Standards) -> Answer:
 
 
 def _infinite(one: Experience, _: Standards) -> Answer:
-    total = _total(one)
+    total = one.reward
     if total is None:
         return None
     return "" if isfinite(total) else f"reward {total}"
@@ -279,7 +272,7 @@ def _tenant_in_clear(one: Experience, _: Standards) -> Answer:
 
 def _inconsistent(one: Experience, _: Standards) -> Answer:
     success, quality = _signal(one, "success"), _signal(one, "quality")
-    quality = _total(one) if quality is None else quality
+    quality = one.reward if quality is None else quality
     if success is None or quality is None:
         return None
     is_odd = quality < 0.5 if success >= 0.5 else quality > 0.8
@@ -300,11 +293,6 @@ def _idle(one: Experience, _: Standards) -> Answer:
 def _tokens(one: Experience) -> float | None:
     counts = [call.completion_tokens for call in one.calls if call.completion_tokens is not None]
     return float(sum(counts)) if counts else None
-
-
-def _latency(one: Experience) -> float | None:
-    ends = [span.ended_at for span in one.spans if span.ended_at is not None]
-    return max(ends) - min(span.started_at for span in one.spans) if ends else None
 
 
 def _far_off(values: Sequence[float | None], unit: str) -> list[Answer]:
@@ -367,7 +355,7 @@ def _duplicates(every: Sequence[Experience], least: float) -> list[Answer]:
 
 
 def _constant(every: Sequence[Experience]) -> list[Answer]:
-    totals = [_total(one) for one in every]
+    totals = [one.reward for one in every]
     known = [total for total in totals if total is not None]
     if len(known) < 2:
         return [None] * len(every)

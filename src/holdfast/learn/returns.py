@@ -118,16 +118,13 @@ def normalise(x: Floats, *, eps: float = 1e-8, clip: float | None = None) -> Flo
     return held.astype(x.dtype).reshape(x.shape)
 
 
-def group_relative(
-    rewards: Floats, groups: Ints | None = None, *, scale: bool = True, leave_one_out: bool = False
-) -> Floats:
+def group_relative(rewards: Floats, groups: Ints | None = None, *, scale: bool = True) -> Floats:
     """Aᵢ = (rᵢ − mean of its group) / std of its group;  GRPO, Shao et al. 2024, arXiv:2402.03300.
 
     rewards are [G, K] with a group in each row, or flat with the id of its group for each. The std is the
     population's. scale=False leaves the division out (Dr. GRPO, Liu et al. 2025, arXiv:2503.20783: it favours groups
-    that are nearly all right or all wrong). leave_one_out takes the mean of the *others*, which is K/(K−1) times as
-    much (RLOO, Ahmadian et al. 2024, arXiv:2402.14740). A group without spread, or of one, gives exactly 0, so no ε
-    is needed and scaling is exact."""
+    that are nearly all right or all wrong). A group without spread, or of one, gives exactly 0, so no ε is needed and
+    scaling is exact."""
     if groups is None:
         if rewards.ndim != 2:
             raise BadInput(f"rewards of shape {rewards.shape}", why="must be [groups, members]", remedy="or give ids")
@@ -140,13 +137,11 @@ def group_relative(
     _check_floats(rewards=rewards)
     if not np.isfinite(rewards).all():
         raise BadInput("rewards", why="one is not finite", remedy="leave out what was not scored")
-    advantages = _by_group(rewards.ravel().astype(np.float64), ids, rewards.dtype, scale, leave_one_out)
+    advantages = _by_group(rewards.ravel().astype(np.float64), ids, rewards.dtype, scale)
     return advantages.reshape(rewards.shape).astype(rewards.dtype)
 
 
-def _by_group(
-    rewards: NDArray[np.float64], ids: Ints, dtype: np.dtype[Any], scale: bool, leave_one_out: bool
-) -> NDArray[np.float64]:
+def _by_group(rewards: NDArray[np.float64], ids: Ints, dtype: np.dtype[Any], scale: bool) -> NDArray[np.float64]:
     if not rewards.size:
         return rewards
     count = np.bincount(ids)
@@ -160,8 +155,6 @@ def _by_group(
         std = np.sqrt(np.bincount(ids, weights=deviation**2) / count)
         # A spread so small that its square is 0 cannot be scaled by: it is none.
         deviation = np.where((std > 0.0)[ids], deviation / np.where(std > 0.0, std, 1.0)[ids], 0.0)
-    if leave_one_out:
-        deviation *= (count / np.maximum(count - 1, 1))[ids]
     return deviation
 
 
@@ -184,37 +177,22 @@ def normalise_then_sum(terms: Floats, weights: Floats, strata: Ints, *, limit: f
     return summed * terms.dtype.type(limit / most) if most > limit else summed
 
 
-def turn_credit(
-    turn_rewards: Floats, outcomes: Floats | float, lengths: Ints | None = None, *, lam: float, mix: float
-) -> Floats:
-    """cₖ = mix · Σ_{j ≥ k} λ^{j−k} rⱼ + (1 − mix) · outcome, over the turns k of one episode.
+def turn_credit(turn_rewards: Floats, outcomes: Floats | float, lengths: Ints | None = None, *, mix: float) -> Floats:
+    """cₖ = mix · rₖ + (1 − mix) · outcome, over the turns k of one episode.
 
     Turn rewards say which turn was good, the outcome says whether the episode was: mix = 0 gives every turn the
-    outcome, mix = 1 only its own reward and, by λ, what it led to. With group-relative rewards on both sides this is
-    MT-GRPO's turn-level advantage (Zeng et al. 2025, arXiv:2505.11821). turn_rewards hold the turns of all episodes
-    one after the other, lengths how many each has, outcomes one number for each; without lengths it is one episode."""
+    outcome, mix = 1 only its own reward. With group-relative rewards on both sides this is MT-GRPO's turn-level
+    advantage (Zeng et al. 2025, arXiv:2505.11821). turn_rewards hold the turns of all episodes one after the other,
+    lengths how many each has, outcomes one number for each; without lengths it is one episode."""
     _check_floats(turn_rewards=turn_rewards)
-    _check_unit(lam=lam, mix=mix)
+    _check_unit(mix=mix)
     ends = np.asarray([turn_rewards.size] if lengths is None else lengths, np.int64)
     outcome = np.atleast_1d(np.asarray(outcomes, turn_rewards.dtype))
     if turn_rewards.ndim != 1 or outcome.shape != ends.shape or ends.sum() != turn_rewards.size or (ends < 0).any():
         why = f"{turn_rewards.shape} rewards, {outcome.shape} outcomes, {ends.shape} lengths adding up to {ends.sum()}"
         raise BadInput("turn credit", why=why, remedy="give each episode one outcome and its number of turns")
-    number = turn_rewards.dtype.type
-    credit: Floats = _turns(np.ascontiguousarray(turn_rewards), outcome, ends, number(lam), number(mix), number(1))
-    return credit
-
-
-@njit(cache=True)
-def _turns(rewards: Floats, outcomes: Floats, lengths: Ints, lam: Float, mix: Float, one: Float) -> Floats:
-    credit = np.empty_like(rewards)
-    k = rewards.size
-    for episode in range(lengths.size - 1, -1, -1):
-        follows = one - one
-        for _ in range(lengths[episode]):
-            k -= 1
-            follows = rewards[k] + lam * follows
-            credit[k] = mix * follows + (one - mix) * outcomes[episode]
+    own = turn_rewards.dtype.type(mix)
+    credit: Floats = own * turn_rewards + (1 - own) * np.repeat(outcome, ends)
     return credit
 
 

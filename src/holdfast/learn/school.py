@@ -18,14 +18,13 @@ import numpy as np
 from holdfast.contracts.algorithm import SWITCHED_OFF, AlgorithmState, Batch, LearnContext, Segment
 from holdfast.contracts.envs import VectorEnv
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Finding
-from holdfast.contracts.policy import Policy, files_of
+from holdfast.contracts.policy import DEMONSTRATIONS, Policy, files_of
 from holdfast.contracts.records import encode
 from holdfast.learn.anneal import AnnealPlan, AnnealState, advance, has_passed
 from holdfast.learn.checkpoints import save
 from holdfast.learn.control import SEEDS, EnvPPO
 from holdfast.learn.imitate import (
-    KIND as DEMONSTRATIONS,
+    KIND as CAPTURED,
 )
 from holdfast.learn.imitate import (
     Samples,
@@ -33,18 +32,17 @@ from holdfast.learn.imitate import (
     check_samples,
     coverage,
     demonstrate,
-    drawn,
     fit,
     script_of,
 )
 from holdfast.learn.ppo import Adam, Settings
 from holdfast.policies import weights
 from holdfast.policies.model import lost_if_damaged
-from holdfast.policies.nets import ActorCritic, one_thread
+from holdfast.policies.nets import ActorCritic, Playing, one_thread
 from holdfast.policies.network import KIND, Network, Scripted
 from holdfast.policies.weights import Manifest
 
-DATA = "demonstrations"  # the folder within a checkpoint's
+DATA = DEMONSTRATIONS  # the folder of what was captured, within a checkpoint's
 CLONE, DAGGER, ANNEAL, PRACTICE = "clone", "dagger", "anneal", "practice"
 UNSEEN, WATCHED = SEEDS + 2**20, SEEDS + 2**21  # first seeds of what clones are judged in, and of the anneal
 LATER_RATE = 0.5  # of the learning rate, in the rounds after the first
@@ -75,6 +73,7 @@ class School:
     """What a network is taught, and for how long."""
 
     width: int = 64
+    memory: bool = False  # whether the network remembers the episode so far (a GRU)
     rounds: int = 6  # of DAgger, after the first cloning
     epochs: int = 4  # passes over all demonstrations in each round
     minibatch: int = 1024
@@ -107,7 +106,7 @@ class School:
     def record(self) -> dict[str, Any]:
         """All that a user chooses, as plain JSON."""
         names = ("width", "rounds", "epochs", "minibatch", "lr", "lr_end", "label_rate", "day", "anneal_envs", "seed")
-        kept = {name: getattr(self, name) for name in names}
+        kept = {name: getattr(self, name) for name in names} | ({"memory": True} if self.memory else {})
         return {"school": kept, "anneal": asdict(self.anneal), "practice": self.practice.record()}
 
     @classmethod
@@ -188,12 +187,13 @@ class School:
             "seed": first,
             "rng": rng,
             "check": ctx.check,
+            "memory": self.memory,
         }
         new = demonstrate(envs, net if rounds else None, share=1.0, **how)
         check_samples(new)
         samples = [*samples, new]
         rate = self.lr * (LATER_RATE if rounds else 1.0)
-        adam = Adam(net.actor.parameters())
+        adam = Adam([*([] if net.gru is None else net.gru.parameters()), *net.actor.parameters()])
         sizes = {"epochs": self.epochs, "minibatch": self.minibatch}
         loss = fit(net, adam, samples, **sizes, lr=(rate, self.lr_end), rng=rng, check=ctx.check)
         names = _names(envs)
@@ -201,12 +201,15 @@ class School:
         made = self._save(state, self._first(envs), net, new, covered, ctx)
         self.session.samples, self.session.at = samples, (*rounds, made.checkpoint)
         told |= {"loss": round(loss, 4), "samples": sum(map(len, samples)), "coverage": covered, "env_seed": first}
-        told |= {"agreement": self._judged(net, samples[0], names, ctx), "quality": [encode(self._leaked(first))]}
+        told |= {
+            "agreement": self._judged(net, samples[0], names, ctx),
+            "quality": [encode(self.practice.leaked(first))],
+        }
         told["checkpoint"] = made.checkpoint
         return made, {"rounds": [*rounds, made.checkpoint]}
 
     def _first(self, envs: VectorEnv) -> Network:
-        policy = Network(width=self.width, seed=self.seed, sampled=True)
+        policy = Network(width=self.width, memory=self.memory, seed=self.seed, sampled=True)
         return policy.fitted(self.practice.env, envs.spaces)
 
     def _samples(self, rounds: Sequence[str], ctx: LearnContext) -> list[Samples]:
@@ -223,15 +226,9 @@ class School:
         assert self.make is not None
         rng = np.random.default_rng(UNSEEN)
         envs = self.make(max(1, self.practice.envs // 4))
-        unseen = demonstrate(
-            envs, None, steps=self.day, share=0.0, label_rate=1.0, seed=UNSEEN, rng=rng, check=ctx.check
-        )
-        return agreement(net, unseen, names, np.bincount(shown.actions, minlength=len(names))).plain()
-
-    def _leaked(self, first: int) -> Finding:
-        learnt_in = range(first, first + self.practice.envs)
-        leaked = sum(seed in learnt_in for seed in self.practice.held_out)
-        return Finding(name="held_out_seeds", severity="error", count=leaked, of=self.practice.envs, blocks=True)
+        how: dict[str, Any] = {"share": 0.0, "label_rate": 1.0, "check": ctx.check, "memory": self.memory}
+        unseen = demonstrate(envs, None, steps=self.day, seed=UNSEEN, rng=rng, **how)
+        return agreement(net, unseen, names, np.bincount(shown.rows().actions, minlength=len(names))).plain()
 
     def _save(
         self,
@@ -249,7 +246,7 @@ class School:
             kept = Manifest(kind=KIND, shape=asdict(net.body), step=step, seeds=seeds, created_at=now)
             saved = weights.save(folder, net.state_dict(), replace(kept, notes={"env": self.practice.env}))
             seeds = {"school": self.seed, "env": self._env_seed(state)}
-            data = Manifest(kind=DEMONSTRATIONS, shape={}, step=step, seeds=seeds, created_at=now)
+            data = Manifest(kind=CAPTURED, shape={}, step=step, seeds=seeds, created_at=now)
             new.save(folder / DATA, replace(data, notes={"env": self.practice.env, "coverage": dict(covered)}))
             return saved.sha256
 
@@ -313,11 +310,12 @@ def mixed_control(
     view, total = envs.reset(seed), np.zeros(envs.count)
     is_own = np.ones(envs.count, np.bool_) if net is None else rng.permutation(envs.count) < share * envs.count
     first, stayed = np.ones(envs.count, np.bool_), np.ones(envs.count, np.bool_)
+    playing = None if net is None else Playing(net, envs.count, rng)
     for step in range(steps):
         if step % 64 == 0:
             check()
         scripted = script_of(view)
-        actions = scripted if net is None else np.where(is_own, drawn(net, view, first, rng), scripted)
+        actions = scripted if playing is None else np.where(is_own, playing(view, first), scripted)
         result = envs.step(actions)
         view, first = result.observation, result.terminated | result.truncated
         total += result.reward
@@ -334,5 +332,5 @@ def _names(envs: VectorEnv) -> Sequence[str]:
 def _labels(envs: VectorEnv, samples: Samples) -> Mapping[str, Any]:
     """What each sample tells of, by the environment's own words, where it has some."""
     describe = getattr(envs, "labels", None)
-    found: Mapping[str, Any] = {} if describe is None else describe(samples.observations)
+    found: Mapping[str, Any] = {} if describe is None else describe(samples.rows().observations)
     return found

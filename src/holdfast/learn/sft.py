@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import takewhile
-from math import ceil, exp, isfinite
+from math import ceil
 from operator import eq
 from secrets import token_hex
 from typing import Any, ClassVar
@@ -30,13 +30,9 @@ from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall
 from holdfast.learn.batch import (
-    PLAIN,
-    Sample,
     SampleFilter,
     Samples,
     SkipReason,
-    gather,
-    pack,
     read,
     reward,
     trained_mask,
@@ -51,78 +47,21 @@ from holdfast.policies.model import Model
 from holdfast.privacy.scrub import key_in
 
 
-def sequences(
-    pairs: Iterable[tuple[Sequence[int], Sequence[bool]]],
-    *,
-    weights: Sequence[float] | None = None,
-    max_tokens: int | None = None,
-) -> Samples:
-    """Packs token ids and decision marks, with a weight for each sequence (1 by default).
-
-    A sequence over max_tokens is left out whole: a cut one would teach to stop in mid-sentence."""
-    kept: list[tuple[NDArray[np.int32], NDArray[np.bool_], float]] = []
-    for number, (ids, decided) in enumerate(pairs):
-        if len(ids) != len(decided):
-            raise BadInput(f"sequence {number}", why=f"{len(ids)} ids, {len(decided)} marks")
-        weight = 1.0 if weights is None else float(weights[number])
-        if not isfinite(weight):
-            raise BadInput(f"sequence {number}: weight = {weight}", why="must be finite")
-        if max_tokens is None or len(ids) <= max_tokens:
-            kept.append((np.asarray(ids, dtype=np.int32), np.asarray(decided, dtype=np.bool_), weight))
+def sequences(pairs: Iterable[tuple[Sequence[int], Sequence[bool]]]) -> Samples:
+    """Packs token ids and the marks of those that are learnt."""
+    kept = [(np.asarray(ids, dtype=np.int32), np.asarray(marks, dtype=np.bool_)) for ids, marks in pairs]
     if not kept:
-        raise BadInput("no sequence", why="there is none, or all are too long", remedy=f"max_tokens is {max_tokens}")
-    lengths = [len(ids) for ids, _, _ in kept]
-    is_decided = np.concatenate([marks for _, marks, _ in kept])
-    each = np.repeat(np.asarray([weight for _, _, weight in kept], dtype=np.float32), lengths)
+        raise BadInput("no sequence", why="there is none")
+    for number, (ids, marks) in enumerate(kept):
+        if len(ids) != len(marks):
+            raise BadInput(f"sequence {number}", why=f"{len(ids)} ids, {len(marks)} marks")
+    is_decided = np.concatenate([marks for _, marks in kept])
     return Samples(
-        bounds=np.concatenate(([0], np.cumsum(lengths))),
-        ids=np.concatenate([ids for ids, _, _ in kept]),
+        bounds=np.cumsum([0, *(len(ids) for ids, _ in kept)]),
+        ids=np.concatenate([ids for ids, _ in kept]),
         action_mask=is_decided,
-        weights=np.where(is_decided, each, np.float32(0.0)),
+        weights=is_decided.astype(np.float32),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImitationConfig:
-    """Which attempts are imitated, and how much."""
-
-    least: float | None = None  # reward below which an attempt is left out
-    temperature: float | None = None  # weight exp((reward − best) / temperature); None: all the same
-
-
-def imitate(
-    experiences: Iterable[Experience], intake: SampleFilter, config: ImitationConfig | None = None
-) -> tuple[Samples | None, dict[str, SkipReason | None]]:
-    """The attempts to imitate as samples, or None, and for each other rollout the reason.
-
-    With a temperature this is advantage-weighted regression (Peng et al. 2019, arXiv:1910.00177) with the best reward
-    as its baseline."""
-    config = config or ImitationConfig()
-    is_scored = config.least is not None or config.temperature is not None
-    intake = replace(intake, is_scored=is_scored, is_sampled=False)
-    gathered = gather(experiences, intake)
-    reasons = dict(gathered.reasons)
-    found: list[tuple[Sample, float]] = []
-    for experience, reading in gathered.kept:
-        worth = reward(experience, intake.channels) or 0.0
-        if config.least is not None and worth < config.least:
-            reasons[experience.rollout] = SkipReason.ZERO_WEIGHT
-        else:
-            found += [(sample, worth) for sample in reading.samples]
-    if not found:
-        return None, reasons
-    best = max(worth for _, worth in found)
-    return pack([_weighed(one, _weight(worth, best, config.temperature)) for one, worth in found]), reasons
-
-
-def _weight(worth: float, best: float, temperature: float | None) -> float:
-    return 1.0 if temperature is None else exp((worth - best) / temperature)
-
-
-def _weighed(sample: Sample, weight: float) -> Sample:
-    """Weights a sample; it is learnt under the plain distribution, however it was sampled."""
-    weights = np.where(sample.action_mask, np.float32(weight), np.float32(0.0))
-    return replace(sample, rules=(PLAIN,), logprobs=None, weights=weights)
 
 
 def portions(samples: Samples, size: int, *, seed: int, start: int = 0) -> Iterator[Samples]:
@@ -673,11 +612,8 @@ class SFT:
         """The updates up to the next checkpoint."""
         if not ctx.features.learning:
             return state.next(metrics={"phase": self.phase, "skipped": SWITCHED_OFF})
-        try:
+        with self.learner.undone_on_failure():
             return self._learn(state, data, ctx)
-        except BaseException:
-            self.learner.forget()
-            raise
 
     def _learn(self, state: AlgorithmState, data: Dataset, ctx: LearnContext) -> AlgorithmState:
         every, total = self._every(data.units), self.updates(data.units)

@@ -477,11 +477,8 @@ class TurnPPO:
         policy's checkpoint holds, if it holds one. `aside` are the reasons of rollouts that were put aside before."""
         if not ctx.features.learning:
             return {"phase": OPTIMIZER, "skipped": SWITCHED_OFF}, None, multiplier  # as without the block
-        try:
+        with self.learner.undone_on_failure():
             return self._learn(experiences, policy, multiplier, ctx, phase, is_new, aside or {})
-        except BaseException:
-            self.learner.forget()
-            raise
 
     def _learn(
         self,

@@ -301,27 +301,27 @@ class ControlRoom:
 
     # Login and logout ------------------------------------------------------------------------------------------------
 
-    async def log_in(self, asked: Request) -> Response:
-        auth_middleware.refuse_foreign(asked, has_cookie=False)
-        body = await read_json(asked)
+    async def log_in(self, request: Request) -> Response:
+        auth_middleware.refuse_foreign(request, has_cookie=False)
+        body = await read_json(request)
         token = body.get("token") if isinstance(body, dict) else None
         if not isinstance(token, str) or set(body) != {"token"}:
             raise BadInput("token", why="is missing", remedy='send {"token": "hf_…"} and nothing else')
-        answer, name = _json({"ok": True}), cookie_name(asked)
-        cookie = await self.authenticator.log_in(asked, token)
-        self.authenticator.sessions.close(asked.cookies.get(name))  # the one before is over
-        answer.set_cookie(name, cookie, httponly=True, samesite="strict", secure=asked.scope["scheme"] == "https")
+        answer, name = _json({"ok": True}), cookie_name(request)
+        cookie = await self.authenticator.log_in(request, token)
+        self.authenticator.sessions.close(request.cookies.get(name))  # the one before is over
+        answer.set_cookie(name, cookie, httponly=True, samesite="strict", secure=request.scope["scheme"] == "https")
         return answer
 
-    async def log_out(self, asked: Request) -> Response:
-        name = cookie_name(asked)
-        self.authenticator.sessions.close(asked.cookies.get(name))
+    async def log_out(self, request: Request) -> Response:
+        name = cookie_name(request)
+        self.authenticator.sessions.close(request.cookies.get(name))
         answer = _json({"ok": True})
-        answer.delete_cookie(name, httponly=True, samesite="strict", secure=asked.scope["scheme"] == "https")
+        answer.delete_cookie(name, httponly=True, samesite="strict", secure=request.scope["scheme"] == "https")
         return answer
 
-    async def me(self, asked: Request) -> Response:
-        caller = caller_of(asked)
+    async def me(self, request: Request) -> Response:
+        caller = caller_of(request)
         actions = [
             {"name": one.name, "role": str(one.role), "subject": one.subject, "help": one.help}
             for one in control.ACTIONS.values()
@@ -329,13 +329,13 @@ class ControlRoom:
         told = {"label": caller.label, "role": str(caller.role), "project": self.store.project, "actions": actions}
         return _json({**told, "version": version("holdfast"), "has_town": self.town is not None})
 
-    def _listening(self, asked: Request) -> Callable[[], Awaitable[bool]]:
+    def _listening(self, request: Request) -> Callable[[], Awaitable[bool]]:
         """Whether a stream continues: its token is still good, and its time is not over."""
         until = time.monotonic() + self.stream_s
 
         async def is_known() -> bool:
             try:
-                return time.monotonic() < until and await self.authenticator.who(asked) is not None
+                return time.monotonic() < until and await self.authenticator.who(request) is not None
             except Refusal:  # unknown now: the stream ends, and a valid listener reconnects
                 return False
 
@@ -344,62 +344,62 @@ class ControlRoom:
     # Views and commands ----------------------------------------------------------------------------------------------
 
     def panel(self, panel: Panel) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        async def look(asked: Request) -> Response:
-            given = panel.read(asked.query_params)
+        async def look(request: Request) -> Response:
+            given = panel.read(request.query_params)
             found = await asyncio.to_thread(panel.view, self.store, **given, now=self.clock())
             return _json(found)
 
         return look
 
-    async def order(self, asked: Request) -> Response:
-        body, caller = await read_json(asked), caller_of(asked)
+    async def order(self, request: Request) -> Response:
+        body, caller = await read_json(request), caller_of(request)
         take = partial(control.answer, now=self.clock(), refusals=self.refusals)
         return _json(await asyncio.to_thread(take, self.store, body, caller))
 
-    def _streamed(self, asked: Request, events: AsyncIterator[bytes]) -> Response:
-        caller = caller_of(asked)
+    def _streamed(self, request: Request, events: AsyncIterator[bytes]) -> Response:
+        caller = caller_of(request)
         key = caller.token_id or caller.label
         if not self.streams.open(key):
             raise Refusal(429, f"this token has {MOST_STREAMS} streams open; close one", headers={"Retry-After": "5"})
         return Events(events, headers=UNBUFFERED, ended=lambda: self.streams.close(key))
 
-    async def stream(self, asked: Request) -> Response:
-        return self._streamed(asked, topics(self.store.changes, self._listening(asked)))
+    async def stream(self, request: Request) -> Response:
+        return self._streamed(request, topics(self.store.changes, self._listening(request)))
 
-    async def snapshots(self, asked: Request) -> Response:
+    async def snapshots(self, request: Request) -> Response:
         async def look() -> Mapping[str, Any]:
             return await asyncio.to_thread(self.gateway.show, "snapshot")
 
-        last = asked.headers.get("last-event-id")
-        return self._streamed(asked, snapshots(look, self.store.changes, self._listening(asked), last))
+        last = request.headers.get("last-event-id")
+        return self._streamed(request, snapshots(look, self.store.changes, self._listening(request), last))
 
-    async def act(self, asked: Request) -> Response:
-        return _json(await asyncio.to_thread(self.gateway.act, await read_json(asked), caller_of(asked)))
+    async def act(self, request: Request) -> Response:
+        return _json(await asyncio.to_thread(self.gateway.act, await read_json(request), caller_of(request)))
 
-    async def configure(self, asked: Request) -> Response:
-        return _json(await asyncio.to_thread(self.gateway.configure, await read_json(asked), caller_of(asked)))
+    async def configure(self, request: Request) -> Response:
+        return _json(await asyncio.to_thread(self.gateway.configure, await read_json(request), caller_of(request)))
 
-    async def metrics(self, asked: Request) -> Response:
+    async def metrics(self, request: Request) -> Response:
         text = await asyncio.to_thread(exposition, self.store, now=self.clock())
         return Response(text, media_type=CONTENT_TYPE)
 
 
-async def healthz(asked: Request) -> Response:
+async def healthz(request: Request) -> Response:
     return _json({"status": "ok"})
 
 
 def _page(file: Callable[[], auth_middleware.File]) -> Callable[[Request], Awaitable[Response]]:
-    async def page(asked: Request) -> Response:
-        return auth_middleware.answer(asked, file())
+    async def page(request: Request) -> Response:
+        return auth_middleware.answer(request, file())
 
     return page
 
 
-async def _asset(asked: Request) -> Response:
-    file = auth_middleware.assets().get(asked.path_params["name"])
+async def _asset(request: Request) -> Response:
+    file = auth_middleware.assets().get(request.path_params["name"])
     if file is None:
         raise Refusal(404, "there is no such file")
-    return auth_middleware.answer(asked, file)
+    return auth_middleware.answer(request, file)
 
 
 class Badged:
@@ -438,7 +438,7 @@ ORDER = {
 }
 
 
-def _told(name: str, says: str, *refused: int, gives: Any = None, takes: Any = None, **more: Any) -> ApiOperation:
+def _operation(name: str, says: str, *refused: int, gives: Any = None, takes: Any = None, **more: Any) -> ApiOperation:
     """An operation that answers with JSON, or with `gives`."""
     content = gives or {JSON: ANY}
     body = {} if takes is None else {JSON: takes}
@@ -448,17 +448,17 @@ def _told(name: str, says: str, *refused: int, gives: Any = None, takes: Any = N
 def _places(room: ControlRoom) -> list[BaseRoute]:
     """The API routes with their descriptions."""
     known = (401, 403, 429, 503)
-    login = _told("login", "A session for a token", *BODY, takes=LOGIN, is_open=True)
-    order = _told("order", "A command, executed once", *BODY, 404, 409, takes=ORDER)
+    login = _operation("login", "A session for a token", *BODY, takes=LOGIN, is_open=True)
+    order = _operation("order", "A command, executed once", *BODY, 404, 409, takes=ORDER)
     events = {EVENTS: TEXT}
     return [
-        ApiRoute("/healthz", healthz, _told("healthz", "Whether the server is up", is_open=True)),
+        ApiRoute("/healthz", healthz, _operation("healthz", "Whether the server is up", is_open=True)),
         ApiRoute("/login", room.log_in, login, method="POST"),
-        ApiRoute("/logout", room.log_out, _told("logout", "The session ends", *known), method="POST"),
-        ApiRoute("/api/me", room.me, _told("me", "The caller, and the commands", *known)),
+        ApiRoute("/logout", room.log_out, _operation("logout", "The session ends", *known), method="POST"),
+        ApiRoute("/api/me", room.me, _operation("me", "The caller, and the commands", *known)),
         ApiRoute("/api/orders", room.order, order, method="POST"),
-        ApiRoute("/api/stream", room.stream, _told("stream", "An event for each change", *known, gives=events)),
-        ApiRoute("/metrics", room.metrics, _told("metrics", "Numbers for Prometheus", *known, gives=PLAIN)),
+        ApiRoute("/api/stream", room.stream, _operation("stream", "An event for each change", *known, gives=events)),
+        ApiRoute("/metrics", room.metrics, _operation("metrics", "Numbers for Prometheus", *known, gives=PLAIN)),
         *(ApiRoute(f"/api/{panel.name}", room.panel(panel), panel.described()) for panel in PANELS),
         *_documented(room, known),
     ]
@@ -471,14 +471,14 @@ def _documented(room: ControlRoom, known: tuple[int, ...]) -> list[BaseRoute]:
     def look(name: str, says: str, call: Callable[..., Any], params: tuple[Param, ...] = ()) -> ApiRoute:
         panel = Panel(name=name.strip("/").replace("/", "_").replace("-", "_"), says=says, view=call, takes=params)
 
-        async def answer(asked: Request) -> Response:
-            return _json(await asyncio.to_thread(call, **panel.read(asked.query_params)))
+        async def answer(request: Request) -> Response:
+            return _json(await asyncio.to_thread(call, **panel.read(request.query_params)))
 
         return ApiRoute(name, answer, panel.described())
 
-    act = _told("dashboard_actions", "Pause or resume the newest run", *BODY, 404, 409, takes=ACTION)
-    configure = _told("gateway_training_config", "Overrides for the next training", *BODY, takes=CONFIG)
-    snapshots = _told("dashboard_stream", "A snapshot whenever it differs", *known, gives={EVENTS: TEXT})
+    act = _operation("dashboard_actions", "Pause or resume the newest run", *BODY, 404, 409, takes=ACTION)
+    configure = _operation("gateway_training_config", "Overrides for the next training", *BODY, takes=CONFIG)
+    snapshots = _operation("dashboard_stream", "A snapshot whenever it differs", *known, gives={EVENTS: TEXT})
     return [
         look("/dashboard/health", "Health, training, control and state", partial(gateway.show, "health")),
         look("/dashboard/widgets", "Widgets of a dashboard", gateway.widgets),
@@ -508,7 +508,7 @@ def app(
     keeper = authenticator or AuthMiddleware(TokenGuard(store, clock), clock)
     room = ControlRoom(store=store, clock=clock, authenticator=keeper, town=town, stream_s=stream_s)
 
-    def admit(asked: Request) -> None:
+    def admit(request: Request) -> None:
         """The middleware has admitted the caller."""
 
     routes = described(TITLE, SAYS, _places(room), admit, has_token=True)
@@ -537,19 +537,19 @@ def _json(content: Any, status: int = 200) -> Response:
     return Response(orjson.dumps(content, default=str, option=orjson.OPT_NON_STR_KEYS), status, media_type=JSON)
 
 
-async def _refused(asked: Request, error: Exception) -> Response:
+async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = error.code if isinstance(error, Refusal) else ""
     return auth_middleware.refused(error.status_code, error.detail, code, dict(error.headers or {}))
 
 
-async def _failed(asked: Request, error: Exception) -> Response:
+async def _failed(request: Request, error: Exception) -> Response:
     """The text of our own errors; internal failures only for known callers."""
     status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
-    is_told = isinstance(error, HoldfastError) and (status < 500 or "caller" in asked.scope)
+    is_told = isinstance(error, HoldfastError) and (status < 500 or "caller" in request.scope)
     says = str(error) if is_told else f"it failed: {type(error).__name__}"
     return auth_middleware.refused(status, says)
 
 
-async def _left(asked: Request, error: Exception) -> Response:
+async def _left(request: Request, error: Exception) -> Response:
     return Response(status_code=LEFT)

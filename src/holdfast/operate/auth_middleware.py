@@ -88,10 +88,10 @@ def _file(data: bytes, kind: str) -> File:
     return File(data=data, kind=kind, etag=f'"{hashlib.sha256(data).hexdigest()[:20]}"')
 
 
-def answer(asked: Request, file: File, status: int = 200) -> Response:
+def answer(request: Request, file: File, status: int = 200) -> Response:
     """The file, or 304 where the browser has it."""
     headers = {"ETag": file.etag, "Cache-Control": "no-cache", **SAFE}
-    if status == 200 and asked.headers.get("if-none-match") == file.etag:
+    if status == 200 and request.headers.get("if-none-match") == file.etag:
         return Response(status_code=304, headers=headers)
     return Response(file.data, status, headers, media_type=file.kind)
 
@@ -134,13 +134,13 @@ class AuthMiddleware:
         self._requests = requests or RateLimiter(PER_S, BURST, clock)
         self._logins = RateLimiter(GUESSES_PER_S, GUESSES, clock)
 
-    async def who(self, asked: Request) -> Caller | None:
+    async def who(self, request: Request) -> Caller | None:
         """The caller by bearer token, else by cookie; 503 where the store does not answer."""
-        given = asked.headers.get("authorization")
+        given = request.headers.get("authorization")
         if given is not None:
             kind, _, token = given.partition(" ")
             return await self._look_up(hash_of(token.strip())) if kind.lower() == "bearer" else None
-        cookie = asked.cookies.get(cookie_name(asked))
+        cookie = request.cookies.get(cookie_name(request))
         caller = await self._look_up(self.sessions.token_of(cookie))
         if caller is None:
             self.sessions.close(cookie)
@@ -161,35 +161,35 @@ class AuthMiddleware:
         except (HoldfastError, TimeoutError):
             raise Refusal(503, "the store does not answer, so nobody is known; try again later") from None
 
-    async def admit(self, asked: Request) -> Caller:
-        is_guess = "authorization" in asked.headers  # counted like a failed login, unless it is good
+    async def admit(self, request: Request) -> Caller:
+        is_guess = "authorization" in request.headers  # counted like a failed login, unless it is good
         try:
-            caller = await self.who(asked)
+            caller = await self.who(request)
         except Refusal:
             if is_guess:
-                self._logins.spend(address_of(asked))
+                self._logins.spend(address_of(request))
             raise
         if caller is None:
             if is_guess:
-                self._refuse_guess(address_of(asked))
+                self._refuse_guess(address_of(request))
             raise Refusal(401, "a token is needed: send 'Authorization: Bearer hf_…', or sign in at /login")
         wait_s = self._requests.take(caller.token_id or caller.label)
         if wait_s:
             raise Refusal(429, "too many requests", headers={"Retry-After": str(ceil(wait_s))})
-        if asked.method not in LOOKING:
-            refuse_foreign(asked, has_cookie="authorization" not in asked.headers)
+        if request.method not in LOOKING:
+            refuse_foreign(request, has_cookie="authorization" not in request.headers)
         return caller
 
-    async def log_in(self, asked: Request, token: str) -> str:
+    async def log_in(self, request: Request, token: str) -> str:
         """The cookie for a token. A good token always passes, even from an address with many wrong ones."""
         sha256 = hash_of(token)
         try:
             caller = await self._look_up(sha256)
         except Refusal:
-            self._logins.spend(address_of(asked))
+            self._logins.spend(address_of(request))
             raise
         if sha256 is None or caller is None:
-            self._refuse_guess(address_of(asked))
+            self._refuse_guess(address_of(request))
             raise Refusal(401, "this token is not good: mistyped, expired or revoked")
         return self.sessions.open(sha256)
 
@@ -201,19 +201,19 @@ class AuthMiddleware:
             raise Refusal(429, why, headers={"Retry-After": str(ceil(wait_s))})
 
 
-def cookie_name(asked: Request) -> str:
+def cookie_name(request: Request) -> str:
     """A name per port: browsers send cookies to every port of a machine."""
-    return f"{COOKIE}-{(asked.scope.get('server') or ('', 0))[1]}"
+    return f"{COOKIE}-{(request.scope.get('server') or ('', 0))[1]}"
 
 
-def refuse_foreign(asked: Request, *, has_cookie: bool) -> None:
+def refuse_foreign(request: Request, *, has_cookie: bool) -> None:
     """Refuses requests of other sites: they can send our cookie, but neither our origin nor our header."""
-    site, origin = asked.headers.get("sec-fetch-site"), asked.headers.get("origin")
-    own = f"{asked.scope['scheme']}://{asked.headers.get('host')}"
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    own = f"{request.scope['scheme']}://{request.headers.get('host')}"
     is_ours = site == "same-origin" if site is not None else (origin or "").lower() == own.lower()
     if (site is not None or origin is not None or has_cookie) and not is_ours:
         raise Refusal(403, "this request comes from another site")
-    if has_cookie and HEADER not in asked.headers and not asked.scope["path"].startswith(TOWN):
+    if has_cookie and HEADER not in request.headers and not request.scope["path"].startswith(TOWN):
         raise Refusal(403, "the header X-Holdfast is missing")
 
 
@@ -240,44 +240,44 @@ class AdmissionMiddleware:
 
         if self._is_behind_tls:  # a setting and not a header, which anybody could send
             scope["scheme"] = "https"
-        asked = Request(scope, receive)
-        if not self._is_behind_tls and not _is_named(asked):
+        request = Request(scope, receive)
+        if not self._is_behind_tls and not _is_named(request):
             foreign = Refusal(403, "Host is not this machine's name; behind a proxy, start with --tls-proxy")
-            await _turned_away(asked, foreign)(scope, receive, kept)
+            await _turned_away(request, foreign)(scope, receive, kept)
             return
         if scope["path"] not in OPEN:  # asked.url would depend on the Host header
             try:
-                scope["caller"] = await self._authenticator.admit(asked)
+                scope["caller"] = await self._authenticator.admit(request)
             except Refusal as error:
-                await _turned_away(asked, error)(scope, receive, kept)
+                await _turned_away(request, error)(scope, receive, kept)
                 return
         await self._app(scope, receive, kept)
 
 
-def _is_named(asked: Request) -> bool:
+def _is_named(request: Request) -> bool:
     """Whether Host names the address that was reached; a page of another site may have given us its own name."""
-    is_here = is_loopback((asked.scope.get("server") or ("", 0))[0])
-    return not is_here or all(map(is_this_machine, asked.headers.getlist("host") or [""]))
+    is_here = is_loopback((request.scope.get("server") or ("", 0))[0])
+    return not is_here or all(map(is_this_machine, request.headers.getlist("host") or [""]))
 
 
-def _turned_away(asked: Request, error: Refusal) -> Response:
+def _turned_away(request: Request, error: Refusal) -> Response:
     """The login page for a browser; the error for everybody else."""
-    if error.status_code == 401 and asked.scope["path"] == "/" and "text/html" in asked.headers.get("accept", ""):
-        return answer(asked, login(), status=401)
+    if error.status_code == 401 and request.scope["path"] == "/" and "text/html" in request.headers.get("accept", ""):
+        return answer(request, login(), status=401)
     return refused(error.status_code, error.detail, error.code, dict(error.headers or {}))
 
 
-def caller_of(asked: Request) -> Caller:
-    caller: Caller = asked.scope["caller"]
+def caller_of(request: Request) -> Caller:
+    caller: Caller = request.scope["caller"]
     return caller
 
 
-async def read_json(asked: Request) -> Any:
+async def read_json(request: Request) -> Any:
     """The JSON body of a request, within the limits of size and time."""
-    if media_type_of(asked) != JSON:
+    if media_type_of(request) != JSON:
         raise Refusal(415, f"Content-Type must be {JSON}")
     try:
-        body = await read_body(asked, largest=LARGEST, wait_s=WAIT_S)
+        body = await read_body(request, largest=LARGEST, wait_s=WAIT_S)
     except HTTPException as error:
         raise Refusal(error.status_code, error.detail, headers=dict(error.headers or {})) from None
     try:

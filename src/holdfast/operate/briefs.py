@@ -153,7 +153,7 @@ def _one_line(value: Any) -> str:
 
 
 def happened(entry: LedgerEntry) -> tuple[str, str]:
-    """What a ledger entry says, and why."""
+    """Puts a ledger entry into words: what happened, and why."""
     if entry.kind == "release":
         return _moved(entry.body)
     why = str(entry.body.get("why") or "")
@@ -309,11 +309,11 @@ def gate_decision(release_id: str, history: Sequence[LedgerEntry]) -> Brief | No
     return None if entry is None else decision_brief(entry)
 
 
-def decisions_since_gate(release_id: str, history: Sequence[LedgerEntry], most: int = 20) -> list[Brief]:
-    """Later decisions about the version, newest first."""
+def decisions_since_gate(release_id: str, history: Sequence[LedgerEntry]) -> list[Brief]:
+    """The last 20 decisions about the version since its gate, newest first."""
     entry = _gate(release_id, history)
     after = -1 if entry is None else entry.seq
-    return [decision_brief(one) for one in reversed(history) if one.seq > after and _names(one, release_id)][:most]
+    return [decision_brief(one) for one in reversed(history) if one.seq > after and _names(one, release_id)][:20]
 
 
 def live_decision(release_id: str, history: Sequence[LedgerEntry]) -> Brief | None:

@@ -54,16 +54,18 @@ async def run_controller(
     store: Store, policy: str, limits: GuardLimits, *, clock: Callable[[], float], observe: Callable[[Looked], None]
 ) -> None:
     """Looks repeatedly while two versions answer side by side, else waits for that, until cancelled."""
+    loop = asyncio.get_running_loop()
     while True:
-        seen, began = store.changes.seen(RELEASES), clock()
+        seen, began = store.changes.seen(RELEASES), loop.time()  # a wall clock may be set while it looks
         looked = await check_canary(store, policy, limits, clock=clock)
         if looked is None:
             await store.changes.moved(RELEASES, seen)
             continue
+        took_s = loop.time() - began
         observe(looked)
         if looked.release.stage is Stage.LIVE:
             await store.changes.moved(RELEASES, seen, LIVE_LOOK_S)
-        await asyncio.sleep(max(LOOK_S, REST * (looked.at - began)))
+        await asyncio.sleep(max(LOOK_S, REST * took_s))
 
 
 async def check_canary(store: Store, policy: str, limits: GuardLimits, *, clock: Callable[[], float]) -> Looked | None:

@@ -51,7 +51,7 @@ def rollout(store: Store, rollout_id: str, *, now: float, attempt: int | None = 
     """
     found = store.views.rollout(rollout_id)
     tries = store.views.attempts(found.id)
-    shown = _shown(found, tries, attempt)
+    shown = shown_attempt(found, tries, attempt)
     spans = [] if shown is None else sorted(store.traces.spans(shown.token), key=lambda one: one.seq)
     breakdown = None if shown is None else store.traces.breakdown(shown.token)
     turns, opening, loose = _turns(spans, breakdown)
@@ -116,7 +116,7 @@ def group(store: Store, run_id: str, name: str, *, now: float, near: int | None 
 
 
 def _side(store: Store, key: int, one: Rollout, middle: float | None, spread: float) -> Brief:
-    shown = _shown(one, store.views.attempts(one.id), None)
+    shown = shown_attempt(one, store.views.attempts(one.id))
     spans = [] if shown is None else sorted(store.traces.spans(shown.token), key=lambda span: span.seq)
     breakdown = None if shown is None else store.traces.breakdown(shown.token)
     calls = [span.model for span in spans if span.model is not None]
@@ -134,14 +134,14 @@ def _side(store: Store, key: int, one: Rollout, middle: float | None, spread: fl
     }
 
 
-def _shown(found: Rollout, tries: Sequence[Attempt], number: int | None) -> Attempt | None:
+def shown_attempt(found: Rollout, tries: Sequence[Attempt], number: int | None = None) -> Attempt | None:
     """The requested attempt, else the deciding one, else the last."""
     if number is None:
         return next((one for one in tries if one.id == found.final_attempt), tries[-1] if tries else None)
     for one in tries:
         if one.number == number:
             return one
-    raise NotFound(f"attempt {number} at {found.id}", why=f"it has {len(tries)}", remedy="leave the number out")
+    raise NotFound(f"attempt {number} of {found.id}", why=f"it has {len(tries)}", remedy="leave --attempt out")
 
 
 def _turns(spans: Sequence[Span], breakdown: RewardBreakdown | None) -> tuple[list[Brief], list[Brief], list[Brief]]:

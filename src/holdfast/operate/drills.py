@@ -16,6 +16,7 @@ import re
 import resource
 import shlex
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -86,14 +87,22 @@ class Callers:
             self._told.wait(0.02)
 
 
-# A command of a drill ends with it, however the drill is killed.
+# A command of a drill ends with it, however the drill is killed; and its wall clock is what the drill makes it. The
+# monotonic clock stays as it is: no kernel moves it.
 WITH_PARENT = """
-import ctypes, os, runpy, signal, sys
+import ctypes, mmap, os, runpy, signal, struct, sys, time
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 if os.getppid() != int(sys.argv[1]):
     os._exit(137)
-sys.argv[:2] = ["holdfast"]
+with open(sys.argv[2], "rb") as file:
+    ahead = mmap.mmap(file.fileno(), 8, access=mmap.ACCESS_READ)
+def moved(true=time.time):
+    return true() + struct.unpack("d", ahead)[0]
+def moved_ns(true=time.time_ns):
+    return true() + int(1e9 * struct.unpack("d", ahead)[0])
+time.time, time.time_ns = moved, moved_ns
+sys.argv[:3] = ["holdfast"]
 sys.path[0] = ""
 runpy.run_module("holdfast.cli", run_name="__main__", alter_sys=True)
 """
@@ -112,8 +121,11 @@ class Running:
     def __init__(self, words: Sequence[str], stem: Path, folder: Path) -> None:
         self.line = shlex.join(["holdfast", *words])
         self._out, self._err = stem.with_suffix(".out"), stem.with_suffix(".err")
+        self._clock = stem.with_suffix(".clock")
+        self._clock.write_bytes(struct.pack("d", 0.0))
         environment = {name: value for name, value in os.environ.items() if name not in OURS}
-        command, nothing = [sys.executable, "-c", WITH_PARENT, str(os.getpid()), *words], subprocess.DEVNULL
+        begun = [sys.executable, "-c", WITH_PARENT, str(os.getpid()), str(self._clock)]
+        command, nothing = [*begun, *words], subprocess.DEVNULL
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self._process = subprocess.Popen(
                 command, cwd=folder, env=environment, stdin=nothing, stdout=out, stderr=err
@@ -133,6 +145,11 @@ class Running:
             return any(each.readlink() == path for each in Path(f"/proc/{self.pid}/fd").iterdir())
         except OSError:  # it has just ended, or closed one of them
             return False
+
+    def move_clock(self, seconds: float) -> None:
+        """Sets its wall clock (`time.time`) so many seconds ahead of the true time, at once."""
+        with self._clock.open("r+b") as file:  # in place: it has the file mapped
+            file.write(struct.pack("d", seconds))
 
     def kill(self) -> None:
         """kill -9."""
@@ -498,6 +515,7 @@ def rollback(scratch: Scratch, quick: bool) -> Story:
 
 
 ROOM = re.compile(r"http://[^\s/]+")
+JUMP_S = (90.0, 3 * 3600.0)  # by which a clock is moved, either way
 LOOK_S = 10.0  # between two looks at the memory of the room
 
 
@@ -549,7 +567,7 @@ class SoakDrill:
             for share in sorted(self._rng.uniform(0.1, 0.9) for _ in range(3)):
                 _until(scratch, run, int(load.tasks * share))
                 self._look()
-                driver = self._accident(run, driver)
+                driver = self._accident(run, driver, served)
         scratch.mark("service killed", pid=served.pid, command=f"kill -9 {served.pid}", policy=SERVED)
         served.kill()
         if scratch.end(driver) != 0:
@@ -557,11 +575,13 @@ class SoakDrill:
         scratch.mark("ended", run=run)
         return run
 
-    def _accident(self, run: str, driver: Running) -> Running:
-        """To the driver: killed, paused for longer than its leases last, or without room on the disk."""
-        scratch, kind = self._scratch, self._rng.choice(("kill", "kill", "pause", "disk"))
+    def _accident(self, run: str, driver: Running, served: Running) -> Running:
+        """Killed, paused for longer than its leases last, without room on the disk, or its clock moved."""
+        scratch, kind = self._scratch, self._rng.choice(("kill", "kill", "pause", "disk", "clock"))
         if driver.has_ended():
             return driver
+        if kind == "clock":
+            return self._jump(run, driver, served)
         if kind == "pause":
             scratch.mark("paused", pid=driver.pid, command=f"kill -STOP {driver.pid}")
             os.kill(driver.pid, signal.SIGSTOP)
@@ -576,6 +596,22 @@ class SoakDrill:
         else:
             scratch.kill(driver, run=run)
         return _taken_up(scratch, run)
+
+    def _jump(self, run: str, driver: Running, served: Running) -> Running:
+        """Moves the clocks of driver and service, each for itself, for longer than a lease lasts, and back. Half of the
+        drivers are killed before: what they wrote lies hours off, and the next one has the true time."""
+        scratch = self._scratch
+        for name, one in (("driver", driver), ("service", served)):
+            seconds = round(self._rng.choice((-1.0, 1.0)) * self._rng.uniform(*JUMP_S))
+            scratch.mark("clock moved", of=name, pid=one.pid, seconds=seconds)
+            one.move_clock(seconds)
+        time.sleep(1.5 * LEASE_S)
+        served.move_clock(0.0)
+        if self._rng.random() < 0.5 and not driver.has_ended():
+            scratch.kill(driver, run=run)
+            return _taken_up(scratch, run)
+        driver.move_clock(0.0)
+        return driver
 
     def _look(self, *, at_once: bool = False) -> None:
         """Ask the room how it is, and note how much memory it has."""
@@ -599,7 +635,7 @@ def _cpu_s() -> float:
 
 
 def soak(scratch: Scratch, quick: bool) -> Story:
-    """Hours of collecting, learning, serving and looking, with kills, pauses and full disks all the while."""
+    """Hours of collecting, learning, serving and looking, with kills, pauses, full disks and clocks that jump."""
     seed = random.SystemRandom().randrange(10**6)
     scratch.mark("seed", seed=seed)
     minutes = 1.0 if quick else scratch.minutes

@@ -202,7 +202,7 @@ ATTACKS: tuple[Attack, ...] = (
 
 
 def attack_row(place: int, *, experiments: int, alpha: float, seed: int) -> AttackRate:
-    """One of the attacks, whose chance hangs on its place alone."""
+    """Measures one attack; its random stream depends on its place alone."""
     if experiments < 20:
         raise BadInput(
             f"experiments = {experiments}", why="a rate near α would rest on a handful", remedy="at least 20"
@@ -318,7 +318,7 @@ class TrafficLog:
         return found if sample_ratio(trial, requests) is None else replace(found, is_clear=False)
 
     def outcomes_until_breach(self, limits: GuardLimits) -> int:
-        """Of the canary, since it became bad."""
+        """Counts the canary's outcomes from when it became bad until the breach."""
         began = sorted(one.at - (one.latency_s or 0.0) for one in self.requests)
         low, high = 0, len(began)
         while low < high:  # a breach stays one
@@ -331,7 +331,7 @@ class TrafficLog:
 
 
 def _callers(traffic: Traffic, rng: Rng) -> tuple[list[str], NDArray[np.float64]]:
-    """Of each request who asks, and by how much its job is easier than the others'."""
+    """Draws the caller of each request, and how much easier that caller's jobs are."""
     n = traffic.requests
     if traffic.callers is None:
         return [str(number) for number in range(n)], np.zeros(n)
@@ -375,21 +375,3 @@ def is_promoted(arms: SimulatedArms, alpha: float, salt: str, rng: Rng) -> bool:
 
 def _unguarded(control: Sequence[ServedRequest], treatment: Sequence[ServedRequest], alpha: float) -> tuple[()]:
     return ()
-
-
-def as_markdown(rows: Sequence[AttackRate]) -> str:
-    """The table of docs/calibration.md."""
-
-    def share(value: float | None) -> str:
-        return "" if value is None else f"{value:.1%}"
-
-    lines = [
-        "| attack | what it is | must | breach | clear | promoted | outcomes until breach | 99 % interval |",
-        "| --- | --- | --- | --: | --: | --: | --: | --: |",
-    ]
-    for row in rows:
-        after = "" if row.outcomes_until_breach is None else f"{row.outcomes_until_breach:.0f}"
-        figures = [share(row.breached), share(row.cleared), share(row.promoted), after]
-        interval = f"{row.interval.low:.1%}–{row.interval.high:.1%}"
-        lines.append(f"| {' | '.join([row.name, row.about, row.must, *figures, interval])} |")
-    return "\n".join(lines)

@@ -139,8 +139,8 @@ class ToolFunctions:
         with open_store(self._url, project=self._project, create=False, migrate=False) as store:
             yield store
 
-    def judge(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        asked = dict(given)
+    def judge(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        asked = dict(arguments)
         only, messages = asked.pop("criterion", None), asked.pop("messages", None)
         try:
             item = decode(EvalItem, {**asked, **({"detail": {"messages": messages}} if messages else {})})
@@ -182,13 +182,13 @@ class ToolFunctions:
                     store = stack.enter_context(self.opened())
             yield store
 
-    def compare(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        told = {name: self._evaluated(given, name) for name in ("first", "second")}
+    def compare(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        told = {name: self._evaluated(arguments, name) for name in ("first", "second")}
         better, why = _better(told["first"], told["second"])
         return {"better": better, "why": why, **{name: _evaluation(one) for name, one in told.items()}}
 
-    def evaluate(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        result = result_from(dict(given), "change")
+    def evaluate(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        result = result_from(dict(arguments), "change")
         if not result.change:
             raise BadInput("change", why="before and after are the same", remedy="give what was changed")
         try:
@@ -197,61 +197,65 @@ class ToolFunctions:
             raise BadInput("change", why="is too large to be measured in time", remedy="give parts of it") from None
         return {**_evaluation(self._judged(result)), "size": size}
 
-    def runs(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def runs(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         from holdfast.operate import views
 
         with self.opened() as store:
-            now, most = self._clock(), given.get("most", 20)
-            last = store.runs.get(given["before"]).id if "before" in given else None
-            named = [store.runs.get(given["run"])] if "run" in given else store.runs.newest(most=most, before=last)
+            now, most = self._clock(), arguments.get("most", 20)
+            last = store.runs.get(arguments["before"]).id if "before" in arguments else None
+            named = (
+                [store.runs.get(arguments["run"])] if "run" in arguments else store.runs.newest(most=most, before=last)
+            )
             for run in named:  # a page asks again until the count is complete; here nobody does
                 store.figures.totals(run.id, most=ALL)
-            if "run" not in given:
+            if "run" not in arguments:
                 return views.runs(store, now=now, most=most, before=last)
             told = dict(views.run(store, named[0].id, now=now))
             told.pop("settings")  # too long: it lists every task
             return told
 
-    def decisions(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def decisions(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         with self.opened() as store:
-            if "version" in given:
-                return _explained(store, given["version"])
-            policies = [given["policy"]] if "policy" in given else store.releases.policies()
+            if "version" in arguments:
+                return _explained(store, arguments["version"])
+            policies = [arguments["policy"]] if "policy" in arguments else store.releases.policies()
             entries = [one for policy in policies for one in store.releases.history(policy)]
             decided = [one for one in entries if one.body.get("decision")]
-            newest = sorted(decided, key=lambda one: -one.seq)[: given.get("most", 20)]
+            newest = sorted(decided, key=lambda one: -one.seq)[: arguments.get("most", 20)]
             live = {policy: store.releases.live(policy) for policy in policies[:PAGE]}
             return {
                 "live": {policy: None if one is None else one.id for policy, one in live.items()},
                 "decisions": [{"seq": one.seq, "at": one.at, "who": one.who, **one.body} for one in newest],
             }
 
-    def adoption(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def adoption(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         from holdfast.operate import views
 
         with self.opened() as store:
-            return views.tools(store, given["run"], now=self._clock(), most=given.get("most", PAGE))
+            return views.tools(store, arguments["run"], now=self._clock(), most=arguments.get("most", PAGE))
 
-    def budgets(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def budgets(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         from holdfast.operate import views
 
         with self.opened() as store:
-            most = given.get("most", 20)
-            if "run" in given:
-                return views.budgets(store, given["run"], now=self._clock(), most=most)
+            most = arguments.get("most", 20)
+            if "run" in arguments:
+                return views.budgets(store, arguments["run"], now=self._clock(), most=most)
             return {"runs": [encode(one) for one in store.budgets.by_run(most=most)]}
 
-    def order(self, action: str, token: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def order(self, action: str, token: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Executes a command through `control`, as the token's current caller."""
         with self.opened() as store:
             caller = TokenGuard(store, self._clock).who(token)
             if caller is not None:
-                return control.answer(store, _body(action, given), caller, now=self._clock(), refusals=self._refusals)
+                return control.answer(
+                    store, _body(action, arguments), caller, now=self._clock(), refusals=self._refusals
+                )
         error = Forbidden(f"{ORDER}{action}", why="the token is not good any more", remedy=REMEDY)
-        self.note(token, action, given, error)
+        self.note(token, action, arguments, error)
         raise error
 
-    def note(self, token: str | None, action: str, given: Mapping[str, Any], error: HoldfastError) -> None:
+    def note(self, token: str | None, action: str, arguments: Mapping[str, Any], error: HoldfastError) -> None:
         """Notes in the ledger a command that was refused before `control` saw it; without a store, nothing is noted."""
         with suppress(StoreError), self.opened() as store:
             caller = TokenGuard(store, self._clock).who(token)
@@ -259,7 +263,7 @@ class ToolFunctions:
             stranger = "mcp, without a token" if known is None else f"{known.label}, whose {known.id} is not good"
             who, role = (stranger, "none") if caller is None else (caller.label, str(caller.role))
             whose: dict[str, Any] = {"who": who, "role": role, "now": self._clock()}
-            control.note(store, _body(action, given), error, **whose, refusals=self._refusals)
+            control.note(store, _body(action, arguments), error, **whose, refusals=self._refusals)
 
     def may_order(self, token: str | None) -> bool:
         """Whether the token is an operator's; without a store it is not."""
@@ -279,15 +283,15 @@ class ToolFunctions:
         with self._calibrations() as store:
             return evaluate(result, parts(judge=lambda item: self._opinions(item, sorted(CRITERIA), store)))
 
-    def _evaluated(self, given: Mapping[str, Any], name: str) -> Evaluation:
-        texts = {key: given[key] for key in ("task", "context", "expected") if key in given}
-        return self._judged(result_from({**texts, "output": given[name]}, name))
+    def _evaluated(self, arguments: Mapping[str, Any], name: str) -> Evaluation:
+        texts = {key: arguments[key] for key in ("task", "context", "expected") if key in arguments}
+        return self._judged(result_from({**texts, "output": arguments[name]}, name))
 
 
-def _body(action: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _body(action: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """A call in the form that `control` reads."""
-    args = {name: value for name, value in given.items() if name not in ORDERED}
-    return {**{name: value for name, value in given.items() if name in ORDERED}, "action": action, "args": args}
+    args = {name: value for name, value in arguments.items() if name not in ORDERED}
+    return {**{name: value for name, value in arguments.items() if name in ORDERED}, "action": action, "args": args}
 
 
 def looking(desk: ToolFunctions) -> tuple[Tool, ...]:
@@ -336,19 +340,19 @@ def ordering(desk: ToolFunctions, token: str | None) -> tuple[Tool, ...]:
 
 
 def answer(
-    tools: Mapping[str, Tool], name: str, given: Mapping[str, Any], *, note: Note = lambda *_: None
+    tools: Mapping[str, Tool], name: str, arguments: Mapping[str, Any], *, note: Note = lambda *_: None
 ) -> Mapping[str, Any]:
     """Checks a call and returns the tool's answer. HoldfastError: what is wrong, in one line.
 
     A command that is refused here goes to `note`.
     """
     try:
-        tool = _asked(tools, name, given)
+        tool = _checked_tool(tools, name, arguments)
     except HoldfastError as error:
         if name.startswith(ORDER):
-            note(name.removeprefix(ORDER), given, error)
+            note(name.removeprefix(ORDER), arguments, error)
         raise
-    found = tool.act(given)
+    found = tool.act(arguments)
     size = len(json.dumps(found))
     if size > MOST_OUT:
         why = f"its answer has {size} characters, more than {MOST_OUT}"
@@ -356,17 +360,17 @@ def answer(
     return found
 
 
-def _asked(tools: Mapping[str, Tool], name: str, given: Mapping[str, Any]) -> Tool:
+def _checked_tool(tools: Mapping[str, Tool], name: str, arguments: Mapping[str, Any]) -> Tool:
     """The tool, after a check of the arguments."""
     if name not in tools and name.startswith(ORDER):
         raise Forbidden(name[:80], why="is for operators", remedy=REMEDY)
     if name not in tools:
         raise BadInput(f"tool {name[:80]!r}", why="is unknown", remedy=f"use {', '.join(tools)}")
     tool = tools[name]
-    size = len(json.dumps(given))
+    size = len(json.dumps(arguments))
     if size > LARGEST:
         raise BadInput(f"{name}: {size} characters", why=f"are more than {LARGEST}", remedy="give less at a time")
-    if wrong := problems(tool.schema, given, name):
+    if wrong := problems(tool.schema, arguments, name):
         raise BadInput(wrong[0][:400], remedy="see its schema")
     return tool
 
@@ -438,7 +442,7 @@ def _evaluation(one: Evaluation) -> dict[str, Any]:
 
 
 def _better(first: Evaluation, second: Evaluation) -> tuple[str, str]:
-    """By the scores, where a known answer gates both; else the one whose failures are fewer and all shared."""
+    """Compares by score where a known answer gates both; else the one is better whose failures the other shares."""
     if first.score is not None and second.score is not None:
         if first.score == second.score:
             return "neither", f"both score {first.score:.3f}"

@@ -42,10 +42,10 @@ def metrics(store: Store, *, now: float) -> str:
     return written(families(store, now=now))
 
 
-def written(found: Iterable[MetricFamily]) -> str:
+def written(metric_families: Iterable[MetricFamily]) -> str:
     """HELP, TYPE and the samples of each family that has any; values that are not finite are left out."""
     lines = []
-    for one in found:
+    for one in metric_families:
         name, kind = f"holdfast_{one.name}", "counter" if one.name.endswith("_total") else "gauge"
         samples = [f"{name}{_labels(labels)} {value!r}" for labels, value in one.samples if isfinite(value)]
         if samples:

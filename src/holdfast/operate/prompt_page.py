@@ -31,7 +31,7 @@ class PromptNode:
 
 
 def text_changes(before: str, after: str) -> tuple[Piece, ...]:
-    """What became of a text, word by word."""
+    """Compares two texts word by word."""
     old, new = WORDS.findall(before), WORDS.findall(after)
     # Spaces are no part of a word: else the last one would change where text is appended.
     words, now = [one.rstrip() for one in old], [one.rstrip() for one in new]
@@ -56,7 +56,7 @@ def _gathered(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def prompt_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[tuple[str, tuple[Piece, ...]], ...]:
-    """Of every text that differs."""
+    """Lists the changes of every text that differs."""
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     return tuple((name, text_changes(str(before.get(name, "")), str(after.get(name, "")))) for name in names)
 
@@ -129,7 +129,7 @@ def render(search: Mapping[str, Any]) -> str:
 
 
 def headline(search: Mapping[str, Any]) -> str:
-    """What came of it, in one sentence."""
+    """Sums up a search in one sentence."""
     tried = sum(bool(one["rollouts"]) for one in search["prompts"]) - 1
     held = search["held_out"]
     if held is None:

@@ -22,6 +22,7 @@ from holdfast.operate.proof_view import MetricSequence, ProofTask, ProofView
 SIDE = 1000.0  # of the frame, in its own units
 ROUNDING = 1e-9  # 0.3 / 0.1 is a little below 3
 MOST_POINTS = 400  # of one line; more are not visible
+MOST_TICKS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,31 +69,31 @@ class Plot:
     within: tuple[Word, ...] = ()
 
 
-def ticks(scale: AxisScale, most: int = 6) -> list[float]:
-    """At most so many round values within the scale, evenly apart."""
-    size = 10.0 ** floor(log10((scale.high - scale.low) / most))
+def ticks(scale: AxisScale) -> list[float]:
+    """A few round values within the scale, evenly apart."""
+    size = 10.0 ** floor(log10((scale.high - scale.low) / MOST_TICKS))
     found = list[float]()
     for step in (size * factor for factor in (1.0, 2.0, 5.0, 10.0, 20.0)):
         first, last = ceil(scale.low / step - ROUNDING), floor(scale.high / step + ROUNDING)
         found = [round(n * step, 12) + 0.0 for n in range(first, last + 1)]
-        if len(found) <= most:
+        if len(found) <= MOST_TICKS:
             break
     return found
 
 
-def around(values: Iterable[float], *, room: float = 0.08) -> AxisScale:
+def around(values: Iterable[float]) -> AxisScale:
     """A scale with all of these values and some room at both ends."""
     held = list(values)
     low, high = min(held), max(held)
-    spare = (high - low) * room or max(abs(high), 1.0) * room
+    spare = 0.08 * ((high - low) or max(abs(high), 1.0))
     return AxisScale(low=low - spare, high=high + spare)
 
 
-def thin(count: int, keep: Iterable[int] = (), most: int = MOST_POINTS) -> list[int]:
+def thin(count: int, keep: Iterable[int] = ()) -> list[int]:
     """The points of a long line to draw: first, last, those to keep, and some between."""
-    if count <= most:
+    if count <= MOST_POINTS:
         return list(range(count))
-    spaced = {round(n * (count - 1) / (most - 1)) for n in range(most)}
+    spaced = {round(n * (count - 1) / (MOST_POINTS - 1)) for n in range(MOST_POINTS)}
     return sorted(spaced | {place for place in keep if 0 <= place < count})
 
 
@@ -175,7 +176,7 @@ def render(view: ProofView) -> str:
             split=split(view.tasks),
             apart=paired(view.tasks, view.primary, families),
             courses=[(each, sequence_plot(each)) for each in (view.sequence, view.safety) if each],
-            tasks=[_told(task, view.primary) for task in sorted(view.tasks, key=lambda task: -task.difference)],
+            tasks=[_task_row(task, view.primary) for task in sorted(view.tasks, key=lambda task: -task.difference)],
             is_turned=view.decision is not None
             and proof_view.speaks_turned([reason.text for reason in view.decision.reasons]),
             words=proof_view,
@@ -277,7 +278,7 @@ def _family(view: ProofView, name: str, place: int) -> dict[str, Any]:
     }
 
 
-def _told(task: ProofTask, metric: str) -> tuple[str, ...]:
+def _task_row(task: ProofTask, metric: str) -> tuple[str, ...]:
     values = (proof_view.amount(metric, value) for value in (task.baseline, task.candidate))
     return (proof_view.short(task.name, LONGEST_NAME), task.family, *values, proof_view.change(metric, task.difference))
 
@@ -289,14 +290,14 @@ def _families(tasks: Sequence[ProofTask]) -> list[str]:
 
 
 def _colour(task: ProofTask, families: Sequence[str]) -> str:
-    """By family where there are few; else better or worse."""
+    """Colours a task by its family where there are few, else by better or worse."""
     if not families or len(families) > MOST_COLOURS:
         return "better" if task.difference > 0 else "worse"
     return f"family-{families.index(task.family)}" if task.family in families else "family-none"
 
 
 def split(tasks: Sequence[ProofTask]) -> tuple[int, int, int]:
-    """How many tasks the candidate did better, worse and the same."""
+    """Counts the tasks that the candidate did better, worse and the same."""
     better = sum(task.difference > 0 for task in tasks)
     worse = sum(task.difference < 0 for task in tasks)
     return better, worse, len(tasks) - better - worse

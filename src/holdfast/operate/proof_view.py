@@ -253,7 +253,7 @@ def headline(view: ProofView) -> str:
 
 
 def open_points(view: ProofView) -> list[str]:
-    """What would change the verdict, in sentences."""
+    """Says in sentences what would change the verdict."""
     told = list[str]()
     if view.decision is not None and not view.decision.open:
         told.append(_listed("The gate is closed", [reason.text for reason in view.decision.reasons]))

@@ -166,7 +166,7 @@ def _episode(sample: Mapping[str, Any]) -> Episode:
 def sampled(
     baseline: Sequence[Episode], candidate: Sequence[Episode], how: ComparisonConfig, primary: str
 ) -> tuple[tuple[ProofTask, ...], MetricSequence | None, MetricSequence | None]:
-    """What samples show: each task by the primary metric, its confidence sequence, and that of safety beside it.
+    """Computes each task by the primary metric, its confidence sequence, and that of safety.
 
     Without a common task there is no sequence."""
     names, *means = _means(baseline, candidate, primary)

@@ -183,7 +183,7 @@ class Statistics:
 
 
 def ruling(store: Store, trial: Experiment, now: float) -> design.Ruling:
-    """What the experiment has come to so far."""
+    """Rules on the experiment as it is now."""
     statistics, name = Statistics(design.design_of(trial), now), trial.name
     how: Any = {"compare": statistics.compare, "guard": statistics.breaches, "now": now}
     return design.verdict(trial, store.trials.exposures(name), store.trials.served(name), **how)
@@ -299,7 +299,7 @@ NOTHING: Mapping[str, Any] = {
 
 
 def _sampled(store: Store, evidence: Evidence) -> tuple[Mapping[str, Any], str | None]:
-    """What the samples show; why they show nothing, where they do not."""
+    """Computes what the samples show, or says why they show nothing."""
     if evidence.samples is None:
         return NOTHING, "its samples were not kept"
     try:

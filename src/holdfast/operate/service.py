@@ -23,12 +23,11 @@ from typing import Any, Protocol
 from holdfast.collect.chat_format import conversation_spans, opening
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, NotFound, StoreError
 from holdfast.contracts.release import Experiment, Release, ServedRequest, Stage
-from holdfast.contracts.reward import RewardBreakdown, RewardTerm
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, Claim, Split, Task
 from holdfast.contracts.trace import ModelCall
 from holdfast.operate.lifecycle import SERVED
 from holdfast.promote.release import HOLDBACK, WATCHED, Routing, choose, is_counted, route
-from holdfast.reward.turns import TurnRewards
 from holdfast.store.notifications import RELEASES
 from holdfast.store.store import Store
 
@@ -253,10 +252,10 @@ class Service:
                 flight.due_s, flight.notes = 2.0 * (now - flight.began), flight.notes + 1
                 asked.note(flight, None, is_over=False)
 
-    async def feedback(self, identity: str, said: Mapping[str, float]) -> bool:
+    async def feedback(self, identity: str, values: Mapping[str, float]) -> bool:
         """Records feedback on an answer; False for an unknown one."""
         await self.flush()
-        return await self.store.trials.feedback(identity, **said)
+        return await self.store.trials.feedback(identity, **values)
 
     async def close(self) -> None:
         shadows = list(self._shadows)
@@ -414,7 +413,7 @@ class Answering:
             self.note(_Flight(identity, self.service.clock()), None)
 
     def _current(self) -> Answering:
-        """Itself, or a new choice where its version was closed before the request began."""
+        """Returns itself, or a new choice if its version was closed before the request began."""
         return self.service.choose_version(self.key) if self.version.is_closed else self
 
     def _instead(self) -> Answering | None:
@@ -476,24 +475,24 @@ class Capture:
         while len(self._waiting) > self._most:
             self._forget(next(iter(self._waiting)))
 
-    async def save_feedback(self, identity: str, said: Mapping[str, float]) -> bool:
+    async def save_feedback(self, identity: str, values: Mapping[str, float]) -> bool:
         """Stores the conversation with its feedback; False where it is unknown, or neither reward nor success is given.
 
         Repeating the same feedback is harmless; another value is a Conflict."""
         async with self._alone:
             if identity in self._kept:
-                return _is_same(identity, self._kept[identity], said)
-            if identity not in self._waiting or not said.keys() & {"reward", "success"}:
+                return _is_same(identity, self._kept[identity], values)
+            if identity not in self._waiting or not values.keys() & {"reward", "success"}:
                 return False
             last, turns = self._waiting[identity], self._turns(identity)
             calls = await asyncio.to_thread(self._scrubbed, [turn.call for turn in turns.values()])
             claim = await self._claim(identity, last, calls[-1])
             at = {place: (call, turn.at) for (place, turn), call in zip(turns.items(), calls, strict=True)}
-            await self._finish(claim, calls[-1], at, _signals(said))
+            await self._finish(claim, calls[-1], at, _signals(values))
             for turn in turns.values():  # an answer is learnt from once
                 self._forget(self._ends.get(turn.end, ""))
             self._forget(identity)
-            self._kept[identity] = dict(said)
+            self._kept[identity] = dict(values)
             while len(self._kept) > self._most:
                 self._kept.popitem(last=False)
             return True
@@ -541,19 +540,11 @@ class Capture:
         calls: Mapping[int, tuple[ModelCall, float]],
         signals: tuple[RewardTerm, ...],
     ) -> None:
-        traces, now = self._store.traces, self._clock()
+        from holdfast.pipeline.importing import finish_conversation  # slow to import: commands to runs need no service
+
+        now = self._clock()
         spans = conversation_spans([*last.messages, {"role": "assistant", **last.response}], calls, now)
-        answer = last.response.get("content")
-        signals = TurnRewards()(claim.rollout.input, answer, spans, signals)
-        before = [traces.add(claim.attempt, spans, now=now), traces.score(claim.attempt, signals, now=now)]
-        await self._store.queue.finish(
-            claim.attempt,
-            AttemptState.SUCCEEDED,
-            now=now,
-            reward=RewardBreakdown(signals=signals).total,
-            output=answer,
-            after=before,
-        )
+        await finish_conversation(self._store, claim, spans, last.response.get("content"), signals, now=now)
 
 
 def _chain(messages: Messages) -> list[bytes]:

@@ -34,7 +34,7 @@ def snapshot_of(store: Store, *, clock: Clock, environment: Environment) -> Snap
 
 
 def snapshot_at(url: str, project: str, *, clock: Clock, environment: Environment) -> Snapshot:
-    """Of a store that may be missing or of an older schema: then no flag is set."""
+    """Reads the flags of a store; where it is missing or of an older schema, no flag is set."""
     try:
         with open_store(url, project=project, create=False, migrate=False) as opened:
             return snapshot_of(opened, clock=clock, environment=environment)
@@ -143,7 +143,7 @@ def flag_reader(store: Store, *, clock: Clock, environment: Environment) -> Flag
 
 
 def ruling_of(store: Store, trial: Experiment, *, now: float) -> Ruling:
-    """What the experiment has come to so far."""
+    """Rules on the experiment as it is now."""
     from holdfast.operate.release_views import ruling  # slow to import, and seldom needed
 
     return ruling(store, trial, now)

@@ -91,8 +91,8 @@ def _policy(store: Store, policy: str, services: Sequence[RunRecord], *, now: fl
     live = next((one for one in every if one.stage is Stage.LIVE), None)
     way, (history, _) = under_way(every), store.figures.decisions(policy)
     mine = [one for one in services if one.model_ref == policy]
-    told = [one.enqueued_at for run in mine for _, one in store.figures.page(run.id, most=1).rollouts]
-    asked_at = max(told, default=None)
+    answered = [one.enqueued_at for run in mine for _, one in store.figures.page(run.id, most=1).rollouts]
+    asked_at = max(answered, default=None)
     return {
         "policy": policy,
         **briefs.live_brief(every, live, history),

@@ -116,7 +116,7 @@ def charge_experiment(
 
 
 def digest(task: Any) -> str:
-    """What a task is by its content: its words, whatever it is called and however they are set apart."""
+    """Hashes the words of a task; its name, spacing and punctuation do not count."""
     words = " ".join(re.findall(r"\w+", canonical(_content(task)).casefold()))
     return hashlib.sha256(words.encode()).hexdigest()[:16]
 
@@ -265,22 +265,22 @@ def _anchor(store: Store, policy: str, anchors: Sequence[Charge]) -> dict[str, A
 
 
 def charge_of(store: Store, policy: str, run: str, iteration: int | None = None) -> Charge | None:
-    """What a run was charged for its test, or for that of one iteration; None: it was charged nothing."""
+    """Finds the charge of a run's test, or of one iteration's; None: it was charged nothing."""
     known = (Charge.from_record(one.body) for one in store.releases.charges(policy))
     return next((one for one in known if (one.run, one.iteration) == (run, iteration)), None)
 
 
-def at_charge(how: ComparisonConfig, found: Charge | None) -> ComparisonConfig:
-    """The same comparison with the α that its test has. Safety is asked of each candidate alone, at the whole α."""
-    if found is None:
+def at_charge(how: ComparisonConfig, test: Charge | None) -> ComparisonConfig:
+    """Gives a comparison the α of its test. Safety is asked of each candidate alone, at the whole α."""
+    if test is None:
         return how
     whole = how.uncharged_alpha  # whoever decides more strictly than was charged is not made looser by it
-    return replace(how, alpha=found.alpha * min(1.0, whole / found.of), safety_alpha=whole)
+    return replace(how, alpha=test.alpha * min(1.0, whole / test.of), safety_alpha=whole)
 
 
-def at_test(config: ProveConfig, found: Charge | None) -> ProveConfig:
-    """The same with a chance of its own for every further test on the same tasks: what both versions draw is the same,
+def at_test(config: ProveConfig, test: Charge | None) -> ProveConfig:
+    """Gives every further test on the same tasks seeds of its own: what both versions draw is the same,
     and what the live version drew before is not drawn once more."""
-    if found is None or found.number == 1:
+    if test is None or test.number == 1:
         return config
-    return replace(config, chance=f"{config.chance}~{found.number}")
+    return replace(config, chance=f"{config.chance}~{test.number}")

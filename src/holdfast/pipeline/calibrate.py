@@ -87,7 +87,7 @@ def documents(count: int, questions: int) -> list[HeldOut]:
 
 
 def alike(gain: float) -> Draw:
-    """Every task is as hard as any other."""
+    """Draws tasks that are all equally hard."""
     return lambda rng, size: (np.full(size, 0.5), np.full(size, 0.5 + gain))
 
 
@@ -204,7 +204,7 @@ STEPS = len(ATTACKS) + len(POWERS)
 
 
 def gate_row(place: int, *, experiments: int, alpha: float, seed: int) -> GateRate:
-    """One of the attacks, or then of the gains; its chance hangs on its place alone."""
+    """Measures one attack or gain by its place in the list; its random stream depends on that place alone."""
     scenario = (*ATTACKS, *POWERS)[place]
     share = ATTACK_SHARE if scenario.effect is None else POWER_SHARE
     count = min(scenario.most, max(1, experiments // share))
@@ -214,7 +214,7 @@ def gate_row(place: int, *, experiments: int, alpha: float, seed: int) -> GateRa
 
 
 def gate_rate(scenario: Scenario, *, experiments: int, alpha: float, rng: Rng) -> GateRate:
-    """What came of so many experiments: of those with a crossing by the real looks, evidence and gate."""
+    """Simulates so many experiments; those whose bets cross go through the real looks, evidence and gate."""
     tasks = list(scenario.tasks())
     units = united(tasks)
     drawn = _Drawn.of(scenario, experiments, len(tasks), rng)
@@ -298,7 +298,7 @@ class _Drawn:
 
     @property
     def assumed(self) -> tuple[Rates, Rates]:
-        """Of the missing, as production does: worst for the candidate, best for the baseline."""
+        """Fills in missing outcomes as production does: the worst for the candidate, the best for the baseline."""
         return np.where(self.lost[0], 1.0, self.success[0]), np.where(self.lost[1], 0.0, self.success[1])
 
     @property
@@ -327,7 +327,7 @@ def _unit_gains(assumed: tuple[Rates, Rates], n: int, order: Sequence[HeldOut], 
 
 
 def _end(order: Sequence[HeldOut], batch: int, crossing: int) -> tuple[int, list[int]]:
-    """After how many tasks the first look ends that has so many units; and all ends from there on."""
+    """Returns after how many tasks the first look with so many units ends, and the ends of all later looks."""
     ends, tasks, seen = [], 0, set[str]()
     for part in batches(order, batch):
         tasks += len(part)

@@ -67,14 +67,14 @@ async def _follow(tail: RolloutTail, ctx: StepContext) -> Batch:
 
 
 def _arrived(store: Store, run: str, taken: frozenset[str], most: int) -> list[str]:
-    """Which ones there are to learn from and were not yet, oldest first, so many at most. An agent that failed is one:
+    """Lists rollouts that can be learnt from and were not yet, oldest first, so many at most. A failed agent is one:
     its reward is 0, whether anybody scored it or not."""
     counts = store.views.counts(run)
     if counts[RolloutState.SUCCEEDED] + counts[RolloutState.FAILED] <= len(taken):
         return []
     ends = (RolloutState.SUCCEEDED, RolloutState.FAILED)
-    found = [one for state in ends for one in islice(_ended(store, run, state, taken), most)]
-    return [one.id for one in sorted(found, key=lambda one: one.enqueued_at)][:most]
+    ended = [one for state in ends for one in islice(_ended(store, run, state, taken), most)]
+    return [one.id for one in sorted(ended, key=lambda one: one.enqueued_at)][:most]
 
 
 def _ended(store: Store, run: str, state: RolloutState, taken: frozenset[str]) -> Iterator[Rollout]:

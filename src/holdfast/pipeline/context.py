@@ -1,7 +1,9 @@
 """What the function of a durable step may use, and where the agents of a run are executed (`Runtime`).
 
 Effects in the store are kept until the step is recorded, and share its transaction. A policy is opened before its work
-is enqueued; attempts ask for it by the version that their rollout carries.
+is enqueued; attempts ask for it by the version that their rollout carries. In an experiment about a feature flag a unit
+is a task, its user, or a run where learning is the subject; who is exposed is stored before the work begins, so that
+work that is lost in one arm shows in the sample ratio.
 """
 
 from __future__ import annotations
@@ -11,10 +13,10 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from holdfast.collect.agent import Score, scored_without
 from holdfast.collect.allocation import Allocation
@@ -24,7 +26,7 @@ from holdfast.contracts.agent import Agent
 from holdfast.contracts.algorithm import Batch, Work
 from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.engine import Complete, Engine
-from holdfast.contracts.errors import BadInput, Fault, NoSuccess
+from holdfast.contracts.errors import BadInput, Fault, IllegalMove, NoSuccess
 from holdfast.contracts.executor import Executor, Outcome
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.flag import (
@@ -39,12 +41,12 @@ from holdfast.contracts.flag import (
 )
 from holdfast.contracts.judgement import Calibration
 from holdfast.contracts.policy import Actor, Checkpoint, Policy
+from holdfast.contracts.release import ServedRequest
 from holdfast.contracts.reward import RewardBreakdown
-from holdfast.contracts.rollout import RolloutState, Task
+from holdfast.contracts.rollout import OutcomeKind, Rollout, RolloutState, Task
 from holdfast.contracts.run import RunRecord
 from holdfast.contracts.spending import SpendLimit, limited_by
 from holdfast.contracts.task import TaskItem, task_of
-from holdfast.pipeline.experiments import expose, tell_outcomes
 from holdfast.reward.turns import TurnRewards
 from holdfast.store.notifications import FINISHED, ROOM
 from holdfast.store.sql import Transaction
@@ -74,7 +76,7 @@ def no_agent(task: Any, context: Any) -> Any:
 
 
 class Runtime:
-    """Of one run, in this process."""
+    """Where the agents of one run are executed in this process, and who answers for its policies."""
 
     def __init__(
         self,
@@ -125,12 +127,12 @@ class Runtime:
         return actor
 
     def versions(self) -> list[str]:
-        """Those that can be answered for here: work of any other is left to whoever has opened it."""
+        """Lists the versions that are open here; work of other versions is left to the process that opened them."""
         with self._lock:
             return list(self._actors)
 
     def complete(self, version: str | None) -> Complete | None:
-        """Who answers for a version; a rollout from before versions were carried is answered by the last one opened."""
+        """Returns the model of a version; an old rollout without a version gets the one that was opened last."""
         with self._lock:
             if version is None:
                 return next((one.complete for one in reversed(self._actors.values())), None)
@@ -158,7 +160,6 @@ class Runtime:
         self.engine.close()
 
 
-T = TypeVar("T")
 CHUNK = 500
 FIRST = 16  # rollouts of a run: where they all fail by one error, nothing that follows is likely to do better
 SAFETY = "safety_cost"  # a signal of this name is the cost, and is never paid
@@ -220,49 +221,20 @@ class Driven(Protocol):
 
 
 class StepContext:
-    """One per step that is computed."""
+    """What the function of one step may use."""
 
     def __init__(self, run: Driven, name: str, *, is_again: bool = False) -> None:
         self._run, self.name = run, name
         self._is_again = is_again  # what it made is damaged, and is made anew
+        self.run, self.who, self.driver, self.now = run.id, run.who, run.record.driver, run.clock
+        self.store, self.folder, self.files = run.store, run.store.folder, run.store.files
+        self.seed, self.score = run.spec.seed, run.spec.runtime.score
         self.effects: list[Callable[[Transaction], None]] = []
         self.held_s = 0.0  # waited for a paused run
 
     @property
-    def run(self) -> str:
-        return self._run.id
-
-    @property
-    def store(self) -> Store:
-        return self._run.store
-
-    @property
-    def folder(self) -> Path:
-        return self._run.store.folder
-
-    @property
-    def files(self) -> Artifacts:
-        return self._run.store.files
-
-    @property
-    def seed(self) -> int:
-        return self._run.spec.seed
-
-    @property
-    def score(self) -> Score:
-        return self._run.spec.runtime.score
-
-    @property
-    def who(self) -> str:
-        return self._run.who
-
-    @property
-    def driver(self) -> int:
-        return self._run.record.driver
-
-    @property
     def features(self) -> Features:
-        """Of the run, as they are now; as they were, where a step that has learnt is computed again."""
+        """The features of the run now; all of them while a step that has learnt is recomputed."""
         return ALL_ON if self._is_again else self._run.flags().features(run_unit(self.run))
 
     @property
@@ -270,9 +242,6 @@ class StepContext:
         """What a try depends on besides its task and policy: the agent, the scorer, and where episodes are played."""
         runtime = self._run.spec.runtime
         return (runtime.agent, runtime.score, runtime.player)
-
-    def now(self) -> float:
-        return self._run.clock()
 
     def open(self, policy: Policy) -> Actor:
         """The policy, ready to act."""
@@ -284,12 +253,8 @@ class StepContext:
         self._run.check()
         self.held_s += time.monotonic() - began
 
-    async def in_thread(self, function: Callable[..., T], *given: Any) -> T:
-        """What takes its time, away from the event loop."""
-        return await asyncio.to_thread(function, *given)
-
     async def go_on(self) -> None:
-        """The same on the event loop."""
+        """Waits as `check` does, on the event loop."""
         await self._run.go_on()
 
     # Rollouts --------------------------------------------------------------------------------------------------------
@@ -320,19 +285,25 @@ class StepContext:
         return Batch(run=self.run, step=self.name, count=len(tasks))
 
     def _by_unit(self, tasks: Sequence[Task]) -> list[Task]:
-        """The tasks, each marked with the features that its unit does not get, and with its arms of experiments. That
-        is kept before anything runs: whoever works on a rollout, now or after a restart, sees the same."""
+        """Marks each task with the features that its unit does not get, and with its arms of experiments.
+
+        The marks are stored before anything runs, and a task that is in the store keeps its own: a flag that was
+        changed while the run was down counts from the next task on."""
         runtime, flags = self._run.spec.runtime, self._run.flags()
         alike, exposed, checked = flags.everybody(), dict[tuple[str, str], str](), {ALL_ON}
+        kept = {rollout.name: rollout.metadata for rollout in self.store.views.of_step(self.run, self.name)}
         marked = []
         for task in tasks:
             unit = "" if alike is not None else unit_of(task.input)
-            off = [name for name in (alike or flags.features(unit)).off if name in runtime.uses]
+            if (before := kept.get(task.name)) is not None:
+                off, arms = before.get(WITHOUT, []), before.get(ARMS, {})
+            else:
+                off = [name for name in (alike or flags.features(unit)).off if name in runtime.uses]
+                arms = {} if alike is not None else dict(flags.exposures(unit, runtime.uses))
+                exposed |= {(trial, unit): arm for trial, arm in arms.items()}
             if off and (features := features_without(off)) not in checked:
                 runtime.check(features)
                 checked.add(features)
-            arms = {} if alike is not None else dict(flags.exposures(unit, runtime.uses))
-            exposed |= {(trial, unit): arm for trial, arm in arms.items()}
             found = {name: value for name, value in ((WITHOUT, off), (ARMS, arms)) if value}
             marked.append(replace(task, metadata={**task.metadata, **found}) if found else task)
         expose(self.store, exposed, now=self.now())
@@ -402,7 +373,7 @@ class StepContext:
             await asyncio.sleep(self._run.spec.look_s)
 
     def experiences(self, batch: Batch) -> list[Experience]:
-        """What the rollouts of a batch did, in the order of the work; those that nobody decided are left out."""
+        """Reads the experiences of a batch in the order of the work; undecided rollouts are left out."""
         if batch.ids is not None:
             ids: list[str] = json.loads(self.store.blobs.get(batch.ids))
         else:
@@ -432,3 +403,53 @@ class StepContext:
         known = {one.id for one in self.store.checkpoints.of_run(self.run)}
         if checkpoint.id not in known:
             self.effects.append(self.store.checkpoints.adding(checkpoint, self.run, now=self.now()))
+
+
+# Runs as the traffic of experiments ----------------------------------------------------------------------------------
+
+
+def expose(store: Store, units: Mapping[tuple[str, str], str], *, now: float) -> None:
+    """Keep who was given which arm, by experiment and unit; one that ended meanwhile takes nobody more."""
+    for write in [store.trials.expose(trial, unit, arm, now=now) for (trial, unit), arm in units.items()]:
+        with suppress(IllegalMove):
+            write.result()
+
+
+async def tell_outcomes(store: Store, rollouts: Iterable[Rollout]) -> None:
+    """Records the outcome of each rollout for every experiment of its unit; repeating it is harmless."""
+    served = [
+        ServedRequest(
+            id=f"{one.id}@{trial}",
+            trial=trial,
+            arm=arm,
+            unit=unit_of(one.input),
+            at=one.ended_at,
+            error=one.status is not RolloutState.SUCCEEDED,
+            latency_s=None if one.started_at is None else max(0.0, one.ended_at - one.started_at),
+            success={"right": 1.0, "wrong": 0.0}.get(str(one.outcome)),
+            reward=one.reward,
+        )
+        for one in rollouts
+        if one.ended_at is not None and one.status is not RolloutState.CANCELLED
+        for trial, arm in one.metadata.get(ARMS, {}).items()
+    ]
+    if served:
+        await store.trials.record(served)
+
+
+async def tell_run(store: Store, arms: Mapping[str, str], run: str, *, now: float) -> None:
+    """Records the outcome of a run that is itself a unit: its share of right answers and its mean reward."""
+    if not arms:
+        return
+    counts, rewards = store.views.outcomes(run), store.views.rewards(run).values()
+    right, wrong = counts[OutcomeKind.RIGHT], counts[OutcomeKind.WRONG] + counts[OutcomeKind.FAILED]
+    paid = sum(one.rewarded for one in rewards)
+    told: dict[str, Any] = {
+        "success": right / (right + wrong) if right + wrong else None,
+        "reward": sum((one.mean_reward or 0.0) * one.rewarded for one in rewards) / paid if paid else None,
+    }
+    served = [
+        ServedRequest(id=f"{run}@{trial}", trial=trial, arm=arm, unit=run_unit(run), at=now, **told)
+        for trial, arm in arms.items()
+    ]
+    await store.trials.record(served)

@@ -144,7 +144,7 @@ def _policy_settings(policy: Any) -> dict[str, Any]:
 
 
 def held_out_seeds(seed: int, episodes: int) -> range:
-    """Those of a run with this seed: no two runs' overlap, where their seeds differ by less than BLOCKS."""
+    """Returns the held-out seeds of a run; two runs share none if their seeds differ by less than BLOCKS."""
     first = HELD_OUT + (seed % BLOCKS) * MOST_EPISODES
     return range(first, first + episodes)
 
@@ -155,7 +155,7 @@ def is_env_run(settings: Mapping[str, Any]) -> bool:
 
 
 def env_spec_from(settings: Mapping[str, Any], env: Env | None = None) -> RunSpec:
-    """The same run again, to be resumed; `env` where it was made by something that has no name of its own."""
+    """Rebuilds the spec of a run to resume it; `env` is needed where the maker has no name that can be imported."""
     needs_torch()
     from holdfast.learn.control import EnvPPO
     from holdfast.learn.school import School
@@ -192,7 +192,7 @@ def env_comparison_config(proof: EnvProof, reward_range: tuple[float, float]) ->
 
 
 def _named(env: Env) -> tuple[str, Env]:
-    """What it is called in records, and what makes it. `module:function` is looked up, as Gymnasium's names are not."""
+    """Returns the environment's name in records and its maker. `module:function` is imported, Gymnasium's name not."""
     if _is_maker(env):
         return env.name, env
     if not isinstance(env, str):
@@ -217,7 +217,7 @@ def _is_maker(env: Any) -> TypeGuard[EnvMaker]:
 
 
 def _many_agents(called: str, make: Env) -> Env:
-    """What makes environments of many agents, where it makes PettingZoo's; anything else as it is."""
+    """Wraps what makes a PettingZoo environment; anything else stays as it is."""
     if _is_maker(make) or not callable(make) or find_spec("gymnasium") is None:
         return make
     from holdfast.collect.zoo import ZooMaker, is_zoo
@@ -270,7 +270,7 @@ def _player(called: str, make: Callable[[int], Any], described: Described, proof
 
 
 def _prove(proof: EnvProof, reward_range: tuple[float, float]) -> ProveConfig:
-    """One try at each seed: what a network takes for best, in an environment with the same seed, is always the same."""
+    """Tries each seed once: the best action of a network in an environment with the same seed is always the same."""
     how, least = env_comparison_config(proof, reward_range), _criteria(proof, reward_range).least
     return ProveConfig(how=how, seeds=(0,), batch=proof.batch, least=least, timeout_s=None)
 

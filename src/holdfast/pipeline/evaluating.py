@@ -15,13 +15,13 @@ from typing import Any
 from holdfast.collect.episodes import record
 from holdfast.contracts.executor import Outcome
 from holdfast.contracts.experience import ScoredRollout
-from holdfast.contracts.reward import RewardTerm
+from holdfast.contracts.reward import RewardTerm, is_own
 from holdfast.contracts.rollout import AttemptState, Task
-from holdfast.contracts.run import RunState
 from holdfast.contracts.task import asked_of
+from holdfast.pipeline.importing import ending
 from holdfast.privacy.scrub import Scrub, key_in
 from holdfast.reward.evaluation import EVALUATION, SOURCE, Evaluation, TaskResult, as_rollout, result_of, terms_of
-from holdfast.reward.rescore import AGENT, is_right
+from holdfast.reward.rescore import is_right
 from holdfast.reward.scorers import task_view
 from holdfast.store.store import Store
 
@@ -34,7 +34,7 @@ Clock = Callable[[], float]
 
 def stored_result(one: ScoredRollout) -> TaskResult:
     """What a rollout did, judged by what its hidden check said: no agent is its own check."""
-    measured = [term for term in one.signals if term.source.partition(":")[0] != AGENT]
+    measured = [term for term in one.signals if not is_own(term)]
     name = one.rollout.partition("/")[2]
     asked = " ".join(str(asked_of(one.input)).split())
     view = task_view(one.input)
@@ -62,13 +62,8 @@ def keep_results(
             await record(store, run.id, step, outcomes, clock=clock, go_on=_go_on, wait_s=WAIT_S)
             await store.runs.beat(run.id, driver=run.driver, now=clock())
 
-    try:
+    with ending(store, run, who, clock):
         asyncio.run(write())
-    except BaseException as error:
-        why = type(error).__name__
-        store.runs.end(run.id, RunState.FAILED, who=who, now=clock(), error=why, driver=run.driver).result()
-        raise
-    store.runs.end(run.id, RunState.COMPLETED, who=who, now=clock(), driver=run.driver).result()
     return run.id
 
 

@@ -87,7 +87,7 @@ def record(replay: Replay, batch: Batch, *, ctx: StepContext) -> dict[str, Any]:
 
 
 def golden_in(store: Store, steps: Sequence[StepRecord]) -> Golden | None:
-    """What a replay has left; None while it is not done."""
+    """Reads the golden of a replay; None while it is not done."""
     for step in steps:
         kept = step.body.get("golden")
         if kept is not None:

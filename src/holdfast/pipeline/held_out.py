@@ -67,7 +67,7 @@ def check_cluster(tasks: Sequence[HeldOut], cluster: str | None) -> None:
 
 
 def shuffled(tasks: Sequence[HeldOut], united: Sequence[str], *, seed: str) -> list[HeldOut]:
-    """By the seed, families side by side; `united` names the unit of each task."""
+    """Shuffles the tasks by the seed and spreads families evenly; `united` names the unit of each task."""
     units: dict[str, list[HeldOut]] = defaultdict(list)
     for task, unit in zip(tasks, united, strict=True):
         units[unit].append(task)
@@ -98,7 +98,7 @@ def batches(tasks: Sequence[HeldOut], size: int) -> list[list[HeldOut]]:
 
 
 def copies(tasks: Sequence[HeldOut]) -> list[int | None]:
-    """Of each task the place of the first one that it is a copy of, but for case, marks and a few words of many."""
+    """Finds for each task the first one that it copies, ignoring case, punctuation and a few words of many."""
     texts, keys = [], []
     for task in tasks:
         asked, expected = _asked(task)
@@ -109,7 +109,7 @@ def copies(tasks: Sequence[HeldOut]) -> list[int | None]:
 
 
 def united(tasks: Sequence[HeldOut], cluster: str | None = None) -> list[str]:
-    """Of each task the first one that it belongs to: by its cluster, as a copy, or both."""
+    """Finds for each task the first one of its unit: of the same cluster, a copy, or both."""
     head = list(range(len(tasks)))  # of each task an earlier one of its unit, or itself
 
     def first(place: int) -> int:
@@ -128,7 +128,7 @@ def united(tasks: Sequence[HeldOut], cluster: str | None = None) -> list[str]:
 
 
 def _asked(task: HeldOut) -> tuple[Any, str]:
-    """What an agent is asked, and the expected answer as text: the same question with another answer is no copy."""
+    """Splits a task into question and expected answer: the same question with another answer is no copy."""
     item = task_of(task.input)
     if isinstance(item, TaskItem):
         return item.input, canonical(item.expected) if item.has_expected else ""

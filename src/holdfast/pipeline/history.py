@@ -31,7 +31,7 @@ MOST = 10_000  # parts that an agent and a scorer are described by
 
 
 def setup_of(ctx: StepContext) -> str:
-    """What the outcome of a task depends on besides the task and the policy: the agent and the scorer. What has too
+    """Hashes what an outcome depends on besides task and policy: the agent and the scorer. What has too
     many parts to be described, or changes while it is looked at, is like no other."""
     parts = _Parts()
     try:
@@ -133,7 +133,7 @@ def _names(store: Store, charge: Charge) -> dict[str, str]:
 
 
 def _tries(store: Store, charge: Charge, source: str) -> list[Episode]:
-    """As far as the test has been looked at; nothing of what is lost."""
+    """Reads the episodes of the version as far as the test was looked at; lost ones are left out."""
     try:
         steps = [one for one in store.steps.of_run(charge.run) if isinstance(one.body.get("episodes"), str)]
         steps = [one for one in steps if charge.iteration in (None, one.body.get("iteration"))]

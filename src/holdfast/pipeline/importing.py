@@ -12,7 +12,7 @@ import json
 import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -22,13 +22,14 @@ from holdfast.collect.chat_format import conversation_spans, opening
 from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
-from holdfast.contracts.rollout import AttemptState, RolloutState, Split, Task
+from holdfast.contracts.rollout import AttemptState, Claim, RolloutState, Split, Task
 from holdfast.contracts.run import DesiredState, RunRecord, RunState
 from holdfast.contracts.trace import ModelCall, Span
 from holdfast.learn.quality import QualityReport, Standards, audit
 from holdfast.privacy.scrub import Scrub, count, key_in
 from holdfast.reward.turns import TurnRewards
 from holdfast.store.store import Store
+from holdfast.store.writer import WriteFuture
 
 KIND, WORKER = "import", "import"
 LEASE_S, SILENT_S = 60.0, 10.0
@@ -102,7 +103,7 @@ def import_logs(
     with progress("scrubbing", len(rows)) as bar:
         found = [_conversation(row, line, model, scrubber, bar) for line, row in rows]
     run = _run(store)
-    known = {} if run is None else {one.name: one for one in _rollouts(store, run.id)}
+    known = {} if run is None else {one.name: one for one in store.views.every(run.id)}
     done = {name for name, one in known.items() if one.status is RolloutState.SUCCEEDED}
     fresh: dict[str, Conversation] = {}
     for one in found:
@@ -171,7 +172,8 @@ def _why_not(row: Any) -> str | None:
     if not isinstance(row, dict):
         return "is not an object"
     if unknown := sorted(set(row) - set(KNOWN)):
-        return f"has {_plural(len(unknown), 'unknown field')}; known are {', '.join(KNOWN)}"
+        fields = "1 unknown field" if len(unknown) == 1 else f"{len(unknown)} unknown fields"
+        return f"has {fields}; known are {', '.join(KNOWN)}"
     if _is_deep(row):
         return f"is nested more than {DEEPEST} deep"
     messages, reward = row.get("messages"), row.get("reward")
@@ -216,12 +218,12 @@ def _conversation(
 
 
 def _hash(data: Any) -> str:
-    """Of what is stored: of what was there before, not even a hash is kept."""
+    """Hashes what is stored, after scrubbing: not even a hash of the original is kept."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _spans(one: Conversation, at: float) -> tuple[Span, ...]:
-    """Every answer is a model call with all that was said before it; every result of a tool is a call of the tool."""
+    """Makes a model call of every answer, with all messages before it, and a tool call of every tool result."""
     sampling = {"tools": list(one.tools)} if one.tools else {}
     calls = {
         place: (
@@ -239,7 +241,7 @@ def _signals(one: Conversation) -> tuple[RewardTerm, ...]:
 
 
 def _audit(found: Sequence[Conversation], split: Split, kept_out: Sequence[Any], progress: Progress) -> QualityReport:
-    """By the names of rollouts. What is kept for proving may well be held out: it is asked of what is for training."""
+    """Audits conversations by rollout name. Only training data must not contain held-out tasks."""
     is_train = split is Split.TRAIN
     experiences = [_experience(one, split if is_train else None) for one in found]
     with progress("looking", None):
@@ -276,13 +278,6 @@ def _run(store: Store) -> RunRecord | None:
     return None
 
 
-def _rollouts(store: Store, run: str) -> Iterator[Any]:
-    last = None
-    while page := store.views.rollouts(run, most=PAGE, after=last):
-        yield from page
-        last = page[-1].name
-
-
 def _write(
     store: Store,
     run: RunRecord | None,
@@ -302,23 +297,29 @@ def _write(
         run = store.runs.begin(kind=KIND, model_ref=KIND, settings={}, salt=salt, who=who, now=now).result()
     else:
         run = store.runs.resume(run.id, who=who, now=now, silent_s=SILENT_S).result()
+    with ending(store, run, who, clock), progress("storing", len(ready)) as bar:
+        for start in range(0, len(ready), BATCH):
+            batch = ready[start : start + BATCH]
+            for one in batch:
+                _renew(store, f"{run.id}/{one.name}", status.get(one.name), clock)
+            tasks = [_task(one, split, scrubbed) for one in batch]
+            store.queue.enqueue(run.id, tasks, now=clock()).result()
+            _finish(store, run.id, batch, clock)
+            store.runs.beat(run.id, driver=run.driver, now=clock()).result()
+            bar(len(batch))
+    return run.id
+
+
+@contextmanager
+def ending(store: Store, run: RunRecord, who: str, clock: Clock) -> Iterator[None]:
+    """Ends a run that this block writes: completed, or failed by what it raised."""
     try:
-        with progress("storing", len(ready)) as bar:
-            for start in range(0, len(ready), BATCH):
-                batch = ready[start : start + BATCH]
-                for one in batch:
-                    _renew(store, f"{run.id}/{one.name}", status.get(one.name), clock)
-                tasks = [_task(one, split, scrubbed) for one in batch]
-                store.queue.enqueue(run.id, tasks, now=clock()).result()
-                _finish(store, run.id, batch, clock)
-                store.runs.beat(run.id, driver=run.driver, now=clock()).result()
-                bar(len(batch))
+        yield
     except BaseException as error:
         why = type(error).__name__
         store.runs.end(run.id, RunState.FAILED, who=who, now=clock(), error=why, driver=run.driver).result()
         raise
     store.runs.end(run.id, RunState.COMPLETED, who=who, now=clock(), driver=run.driver).result()
-    return run.id
 
 
 def _task(one: Conversation, split: Split, scrubbed: bool) -> Task:
@@ -350,30 +351,22 @@ def _finish(store: Store, run: str, batch: Sequence[Conversation], clock: Clock)
                 why = "was not imported to the end"
                 ends.append(store.queue.finish(claim.attempt, AttemptState.FAULT, now=now, error=why))
                 continue
-            spans = _spans(one, now)
             answers = [message.get("content") for message in one.messages if message["role"] == "assistant"]
-            signals = TurnRewards()(claim.rollout.input, answers[-1], spans, _signals(one))
-            before = [
-                store.traces.add(claim.attempt, spans, now=now),
-                store.traces.score(claim.attempt, signals, now=now),
-            ]
-            ends.append(
-                store.queue.finish(
-                    claim.attempt,
-                    AttemptState.SUCCEEDED,
-                    now=now,
-                    reward=RewardBreakdown(signals=signals).total,
-                    output=answers[-1],
-                    after=before,
-                )
-            )
+            ends.append(finish_conversation(store, claim, _spans(one, now), answers[-1], _signals(one), now=now))
         for end in ends:
             end.result()
 
 
+def finish_conversation(
+    store: Store, claim: Claim, spans: Sequence[Span], answer: Any, signals: Sequence[RewardTerm], *, now: float
+) -> WriteFuture[RolloutState]:
+    """Ends a claimed rollout by a conversation that took place elsewhere, with the rewards of its turns."""
+    paid = TurnRewards()(claim.rollout.input, answer, spans, signals)
+    before = [store.traces.add(claim.attempt, spans, now=now), store.traces.score(claim.attempt, paid, now=now)]
+    reward = RewardBreakdown(signals=paid).total
+    ended = AttemptState.SUCCEEDED
+    return store.queue.finish(claim.attempt, ended, now=now, reward=reward, output=answer, after=before)
+
+
 def _counted(ready: Sequence[Conversation]) -> Counter[str]:
     return sum((count([one.messages, one.tools, one.metadata]) for one in ready), Counter[str]())
-
-
-def _plural(n: int, what: str) -> str:
-    return f"{n} {what}{'' if n == 1 else 's'}"

@@ -107,15 +107,15 @@ async def _improve(run: DurableRun, spec: Spec) -> IterationResult | None:
         strict = with_charge(paid, live)
         asked = replace(strict.prove, criteria=strict.criteria)  # it is looked at until the gate can open
         policies, earlier = (live.policy, state.candidate), live.history
-        found = await prove(run, f"{n}/prove", *policies, paid.held_out, asked, iteration=n, history=earlier)
-        decided = await run.step(f"{n}/decide", partial(decide, strict, run.done), live, state, found)
+        analysis = await prove(run, f"{n}/prove", *policies, paid.held_out, asked, iteration=n, history=earlier)
+        decided = await run.step(f"{n}/decide", partial(decide, strict, run.done), live, state, analysis)
         base = Version(policy=state.candidate) if decided.is_accepted else base
     return decided
 
 
 @asynccontextmanager
 async def held_to_budget(run: DurableRun, spec: Spec) -> AsyncIterator[Spec]:
-    """The same, where no call is made that could pass a budget in tokens or money."""
+    """Limits the spec's calls to its budget in tokens or money while the block runs."""
     limit = await asyncio.to_thread(limit_of, run, spec.algorithm, spec.iterations)
     if limit is None:
         yield spec
@@ -128,7 +128,7 @@ async def held_to_budget(run: DurableRun, spec: Spec) -> AsyncIterator[Spec]:
 
 
 def within_budget(spec: Spec, state: AlgorithmState) -> Spec:
-    """The same with as many held-out tasks as the rest of a budget in tokens or money pays for."""
+    """Keeps as many held-out tasks as the rest of a budget in tokens or money pays for."""
     left_for_proof = getattr(spec.algorithm, "left_for_proof", None)
     left = None if left_for_proof is None else left_for_proof(state)
     return spec if left is None else replace(spec, held_out=spec.held_out[: left // (2 * len(spec.prove.seeds))])
@@ -142,7 +142,7 @@ def unpaid(spec: Spec, iteration: int) -> IterationResult:
 
 
 def note_waiver(store: Store, run: str, why: str, *, who: str, now: float) -> WriteFuture[None] | None:
-    """That safety is not measured is in the ledger, once, before anything is decided; None: it is there."""
+    """Notes once in the ledger, before anything is decided, that safety is not measured; None: it is noted already."""
     if any(one.kind == WAIVER for one in store.ledger.entries(run=run)):
         return None
     return store.ledger.append(WAIVER, {"safety": "waived", "why": why}, who=who, now=now, run=run)
@@ -150,10 +150,10 @@ def note_waiver(store: Store, run: str, why: str, *, who: str, now: float) -> Wr
 
 async def learn_all(run: DurableRun, name: str, spec: Spec, state: AlgorithmState) -> AlgorithmState:
     """Collect what the algorithm asks for and tell it what came of it, until it asks for no more."""
-    told = getattr(spec.algorithm, "title", None)  # of an algorithm whose steps are not all alike: what each is
+    step_title = getattr(spec.algorithm, "title", None)  # of an algorithm whose steps are not all alike: what each is
     while work := spec.algorithm.ask(state, spec.tasks):
         at, title = f"{name}/{state.step}", f"iteration {state.iteration + 1}, step {state.step + 1}"
-        title += "" if told is None else f": {told(state)}"
+        title += "" if step_title is None else f": {step_title(state)}"
         batch = await run.step(f"{at}/collect", collect, work, spec.max_attempts, spec.timeout_s, title=title)
         state = await run.step(f"{at}/learn", partial(learn, spec), state, batch, title=title)
     return state
@@ -219,30 +219,30 @@ class IterationResult:
         if not record["proposed"]:
             return cls(iteration=record["iteration"], why=record["why"])
         kept = record["candidate"]
-        told = {name: record[name] for name in record if name not in ("phase", "iteration", "proposed", "candidate")}
+        details = {name: record[name] for name in record if name not in ("phase", "iteration", "proposed", "candidate")}
         return cls(
             iteration=record["iteration"],
             decision=decode(Decision, record["decision"]),
             candidate=None if kept is None else policy_from(kept),
-            details=told,
+            details=details,
         )
 
 
 async def current_version(
     spec: Spec, *, candidate: Policy | None = None, n: int | None = None, ctx: StepContext
 ) -> Version:
-    """What is live of the line; where nothing is, what the caller began with. With a candidate, what the test of it
+    """Finds the live version of the line, or what the caller began with. With a candidate, what the test of it
     against that is charged: its α is fixed before its first episode, and so are the earlier tries that it uses."""
     live = ctx.store.releases.live(spec.line)
     policy = spec.policy if live is None else policy_of(live, spec.policy)
-    found = Version(policy=policy, release=None if live is None else live.id)
+    version = Version(policy=policy, release=None if live is None else live.id)
     if candidate is None:
-        return found
-    setup = await ctx.in_thread(setup_of, ctx)
+        return version
+    setup = await asyncio.to_thread(setup_of, ctx)
     earlier: dict[str, Any] = {"tasks": {}, "why": ""}
     if spec.prove.reuse_live:
-        selected = await ctx.in_thread(ever_promoted, ctx.store, spec.line)
-        earlier = await ctx.in_thread(history_of, ctx.store, spec.line, policy, spec.held_out, setup, selected)
+        selected = await asyncio.to_thread(ever_promoted, ctx.store, spec.line)
+        earlier = await asyncio.to_thread(history_of, ctx.store, spec.line, policy, spec.held_out, setup, selected)
     charge = await charged(
         ctx.store,
         spec.line,
@@ -255,12 +255,12 @@ async def current_version(
         who=ctx.who,
         now=ctx.now(),
     )
-    kept = await ctx.in_thread(ctx.save, earlier["tasks"]) if earlier["tasks"] else None
-    return replace(found, charge=charge, history=kept, unused=earlier["why"])
+    kept = await asyncio.to_thread(ctx.save, earlier["tasks"]) if earlier["tasks"] else None
+    return replace(version, charge=charge, history=kept, unused=earlier["why"])
 
 
 def with_charge(spec: Spec, live: Version) -> Spec:
-    """The same with the α that the account leaves to this test."""
+    """Gives the spec the α that the account leaves to this test."""
     how = at_charge(spec.prove.how, live.charge)
     if live.tries:
         how = replace(how, alpha=how.alpha / 2**live.tries)
@@ -307,7 +307,7 @@ def learn(spec: Spec, state: AlgorithmState, batch: Batch, *, ctx: StepContext) 
 
 
 def _check_measured(config: ProveConfig, experiences: Sequence[Experience]) -> None:
-    """That what has to improve can be measured: better said after the first step than after the last."""
+    """Checks after the first step that what has to improve is measured."""
     how, scored = (
         config.how,
         [one for one in experiences if one.breakdown is not None and one.breakdown.total is not None],
@@ -335,13 +335,13 @@ def _unmoved(bodies: Sequence[Mapping[str, Any]]) -> list[str]:
     updates = [body.get("update") or body.get("rl_optimizer") or {} for body in bodies]
     restored = [str(update["restored"]) for update in updates if update.get("restored")]
     reasons = list(dict.fromkeys(str(one["skipped_reason"]) for one in updates if one.get("skipped_reason")))
-    told = [reason.replace("_", " ") for reason in reasons]
+    sentences = [reason.replace("_", " ") for reason in reasons]
     if restored:
-        told.insert(0, f"{len(restored)} updates were taken back, the last one because {restored[-1]}")
+        sentences.insert(0, f"{len(restored)} updates were taken back, the last one because {restored[-1]}")
     moved = [one.get("delta_norm", one.get("parameter_delta_norm")) for one in updates if not one.get("restored")]
     if (idle := sum(distance == 0.0 for distance in moved)) > 0:
-        told.append(f"{idle} updates moved nothing")
-    return told
+        sentences.append(f"{idle} updates moved nothing")
+    return sentences
 
 
 def _silent(bodies: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -354,7 +354,7 @@ def _silent(bodies: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _absent(done: Sequence[StepRecord], bodies: Sequence[Mapping[str, Any]], iteration: int) -> list[str]:
-    """Those that nobody decided."""
+    """Counts the rollouts that nobody decided."""
     steps = [one for one in done if one.name.startswith(f"{iteration}/") and one.name.endswith("/collect")]
     lost = sum(one.body["rollouts"] for one in steps) - sum(body.get("rollouts", 0) for body in bodies)
     return [f"{lost} rollouts never came back"] if lost > 0 else []
@@ -365,17 +365,17 @@ async def decide(
     done: Sequence[StepRecord],
     live: Version,
     state: AlgorithmState,
-    found: InterimAnalysis,
+    analysis: InterimAnalysis,
     *,
     ctx: StepContext,
 ) -> IterationResult:
     """Bring the candidate before the gate; with a stage, an open one moves the release."""
-    request = await asyncio.to_thread(request_of, spec, done, live, state, found, ctx)
+    request = await asyncio.to_thread(request_of, spec, done, live, state, analysis, ctx)
     fence = partial(ctx.store.runs.driven_in, run_id=ctx.run, driver=ctx.driver)
-    told = await promote(ctx.store, request, clock=ctx.now, who=ctx.who, fence=fence, check=ctx.check)
-    told["verdict"] = None if found.verdict is None else found.record()["verdict"]
-    decision = decode(Decision, told["decision"])
-    return IterationResult(iteration=state.iteration, decision=decision, candidate=state.candidate, details=told)
+    published = await promote(ctx.store, request, clock=ctx.now, who=ctx.who, fence=fence, check=ctx.check)
+    published["verdict"] = None if analysis.verdict is None else analysis.record()["verdict"]
+    decision = decode(Decision, published["decision"])
+    return IterationResult(iteration=state.iteration, decision=decision, candidate=state.candidate, details=published)
 
 
 def request_of(
@@ -383,13 +383,13 @@ def request_of(
     done: Sequence[StepRecord],
     live: Version,
     state: AlgorithmState,
-    found: InterimAnalysis,
+    analysis: InterimAnalysis,
     ctx: StepContext,
 ) -> PromotionRequest:
     assert state.candidate is not None
     from holdfast.pipeline.judges import judged_by  # slow to import: scipy
 
-    before, after = episodes_of(ctx.store, found)
+    before, after = episodes_of(ctx.store, analysis)
     measured = accepted(spec, state.candidate, ctx)
     judges = judged_by(ctx.score, spec.prove.how.primary)
     bodies = [one.body for one in done if one.body.get("iteration") == state.iteration and "quality" in one.body]
@@ -402,8 +402,8 @@ def request_of(
         candidate=state.candidate.source,
         before=before,
         after=after,
-        planned=found.planned,
-        lost=found.missing,
+        planned=analysis.planned,
+        lost=analysis.missing,
         audit=summed([[decode(Finding, one) for one in body["quality"]] for body in bodies]) if bodies else None,
         golden=None if measured is None else measured.golden,
         manifest={
@@ -413,8 +413,8 @@ def request_of(
             "steps": state.step,
             **({} if measured is None else {KPIS: {name: dict(one) for name, one in measured.kpis.items()}}),
             **({JUDGED: judges} if judges else {}),
-            **({} if found.history is None else {"history": dict(found.history)}),
-            **({} if found.order is None else {"order": found.order}),  # of the tasks, as they were measured
+            **({} if analysis.history is None else {"history": dict(analysis.history)}),
+            **({} if analysis.order is None else {"order": analysis.order}),  # of the tasks, as they were measured
             **spec.manifest,
         },
         baseline_manifest={"policy": policy_record(live.policy)},
@@ -431,7 +431,7 @@ def request_of(
 
 
 def accepted(spec: Spec, candidate: Policy, ctx: StepContext) -> Acceptance | None:
-    """What the environment measured of the candidate; None where it asks for nothing."""
+    """Lets the environment measure the candidate; None where it asks for nothing."""
     if spec.accept is None:
         return None
     act = ctx.open(candidate).act

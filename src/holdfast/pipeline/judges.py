@@ -32,12 +32,13 @@ def is_verifier(name: str) -> bool:
     return name == VERIFIER or (Path(name) / "manifest.json").is_file()
 
 
-def judge_named(name: str, base_url: str | None, *, what: str = "--judge") -> Judge:
+def judge_named(name: str, base_url: str | None) -> Judge:
     """The embedded verifier, one that `judge train` has put into a folder, or a model behind an endpoint."""
     if is_verifier(name):
         return connect_verifier(name)()
     if base_url is None:
-        raise BadInput(f"{what} {name}", why="needs an endpoint", remedy=f"give --base-url, or use {what} {VERIFIER}")
+        remedy = f"give --base-url, or use --judge {VERIFIER}"
+        raise BadInput(f"--judge {name}", why="needs an endpoint", remedy=remedy)
     from holdfast.collect.client import Client
 
     client = Client(name, base_url, api_key=os.environ.get("OPENAI_API_KEY"), tries=2)
@@ -45,7 +46,7 @@ def judge_named(name: str, base_url: str | None, *, what: str = "--judge") -> Ju
 
 
 def connect_verifier(name: str) -> Callable[[], Judge]:
-    """How a process gets the verifier; that it cannot be had is found here."""
+    """Returns what loads the verifier in any process; a missing PyTorch is found here."""
     if find_spec("torch") is None or find_spec("safetensors") is None:
         why = "needs PyTorch, which is not installed"
         raise BadInput(f"judge {name}", why=why, remedy="pip install 'holdfast[learn]'")
@@ -76,14 +77,14 @@ class Court:
     calibrated: Calibrated
 
     async def opinions(self, item: EvalItem, criteria: Sequence[str] = tuple(CRITERIA)) -> list[Opinion]:
-        """By each criterion what the rules can tell, and else whoever is asked after them; all at the same time."""
+        """Asks the rules about every criterion at the same time, and the judges about what the rules cannot tell."""
         rules, on = RuleJudge(clock=time.time), [CRITERIA[name] for name in criteria]
         asked = (cascade(one, item, self.tiers.get(one.id, ()), rules=rules, calibrated=self.calibrated) for one in on)
         return await asyncio.gather(*asked)
 
 
 def court(judges: Sequence[Judge], store: Store | None) -> Court:
-    """Every judge by every criterion; what it says counts where it is calibrated. Without a store nobody is."""
+    """Asks every judge about every criterion; its word counts where it is calibrated, for which a store is needed."""
     asked = judges if store is None else [CachedJudge(one, store.judgements) for one in judges]
     tiers = {on.id: [[one] for one in asked] for on in CRITERIA.values()}
     return Court(tiers=tiers, calibrated=(lambda *_: None) if store is None else store.judgements.calibration)
@@ -111,7 +112,7 @@ def judged_by(score: Any, primary: str) -> list[dict[str, str]]:
     """The judges whose word is what has to improve: of success the gate, of reward whatever is paid. Told as they are
     known in calibrations; a judge that cannot be reached is known by its scorer's name, which nothing is bound to."""
     while not hasattr(score, "scorers"):
-        inner = getattr(score, "combined", None) or getattr(score, "score", None)
+        inner = getattr(score, "score", None)
         if inner is None:
             return []
         score = inner
@@ -142,7 +143,7 @@ def _with_calibration(store: Store, judge: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _stretch(found: Calibration) -> list[float] | None:
-    """By how much a judged difference is to be multiplied, from and to: the judge's errors shrink it. None: the judge
+    """Returns the range of factors that undo how a judge's errors shrink a difference. None: the judge
     may be no better than a coin."""
     from holdfast.reward.judges.calibration import judged_difference
 
@@ -158,7 +159,7 @@ def calibrate_with(name: str, base_url: str | None, criterion: str | None = None
 
 
 def remedy_for(opinion: Opinion, names: Sequence[str], base_url: str | None) -> str | None:
-    """What would settle an opinion that is still open; None where it is decided."""
+    """Suggests what would settle an open opinion; None where it is decided."""
     if opinion.outcome is EnsembleOutcome.DECIDED:
         return None
     if not names:

@@ -45,7 +45,7 @@ def refuse_taught(store: Store, run: str, checkpoint: str | None, held_out: Sequ
 
 
 def leak_finding(store: Store, release: Release, tasks: Mapping[str, Any]) -> Finding:
-    """What a gate is told: how many of the tasks, by their names, the release learnt from. It blocks."""
+    """Counts the tasks that the release learnt from, for the gate, which such a finding closes."""
     checkpoint = release.manifest.get("checkpoint")
     if checkpoint is None and release.source.startswith("checkpoint:"):
         checkpoint = release.source.partition(":")[2]
@@ -119,7 +119,7 @@ def _taught(store: Store, run: str) -> tuple[list[Any], list[str], bool]:
 
 
 def _practised(store: Store, run: str, *, every: bool = False) -> Iterator[Any]:
-    """Once each, though a task is tried many times."""
+    """Yields each practised task once, however often it was tried."""
     seen: set[str] = set()
     for one in store.views.every(run):
         if every or one.split in (Split.TRAIN, None):

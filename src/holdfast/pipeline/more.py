@@ -83,13 +83,13 @@ class CandidateEvidence:
 
 
 def _charge(store: Store, runs: Sequence[RunRecord], iteration: int | None) -> Charge | None:
-    """What the last of them was charged: one that goes on has the α of the one before."""
+    """Finds the charge of the last run; one that continues has the α of the one before."""
     found = (charge_in(store, one.id, iteration if one.kind == IMPROVE else None) for one in reversed(runs))
     return next((one for one in found if one is not None), None)
 
 
 def compared(store: Store, run: str, candidate: str | None, suites: Suites) -> CandidateEvidence:
-    """By the run alone, or with those that it continues; of a run that improves, by the iteration of the candidate."""
+    """Gathers what a run, and those that it continues, measured of the candidate; of `improve`, of its iteration."""
     runs = _back_from(store, store.runs.get(run))
     if runs[-1].kind == KIND:
         return _by_prove(store, runs, suites)
@@ -115,7 +115,7 @@ def compared(store: Store, run: str, candidate: str | None, suites: Suites) -> C
 
 
 def _not_continued(store: Store, run: RunRecord) -> BadInput:
-    """Of a run that compared nothing, or of a workload that kept no settings to measure further tasks by."""
+    """Says why a run cannot be continued: it compared nothing, or kept no settings to measure further tasks by."""
     about = next((one.body for one in store.steps.of_run(run.id) if one.body.get("decision")), None)
     if about is None:
         why, remedy = f"is of the kind {run.kind}, and compared nothing", "'holdfast run list' lists them"
@@ -152,22 +152,22 @@ def _by_prove(store: Store, runs: tuple[RunRecord, ...], suites: Suites) -> Cand
     )
 
 
-def tasks_of(store: Store, found: CandidateEvidence, suites: Suites) -> dict[str, Any]:
+def tasks_of(store: Store, evidence: CandidateEvidence, suites: Suites) -> dict[str, Any]:
     """The tasks that the evidence rests on, by name."""
     tasks: dict[str, Any] = {}
-    for run in found.runs:
+    for run in evidence.runs:
         is_proof = run.kind == KIND
         held = evaluation_in(store, run.settings, suites).tasks if is_proof else held_out_of(_settings(store, run))
         tasks |= {one.id: one.input for one in held}
     return tasks
 
 
-def uncharged_beside(store: Store, found: CandidateEvidence, suites: Suites) -> int:
+def uncharged_beside(store: Store, evidence: CandidateEvidence, suites: Suites) -> int:
     """Other runs that measured some of the same tasks and are in no account, as their baseline was not live: whoever
     picks one of them by what it found has tested all. What cannot be read any more counts."""
     accounts = (store.releases.charges(policy) for policy in store.releases.policies())
-    known = {one.run for entries in accounts for one in map(_charge_in, entries)} | {one.id for one in found.runs}
-    mine = list(tasks_of(store, found, suites).values())
+    known = {one.run for entries in accounts for one in map(_charge_in, entries)} | {one.id for one in evidence.runs}
+    mine = list(tasks_of(store, evidence, suites).values())
 
     def counts(run: RunRecord) -> bool:
         try:
@@ -179,7 +179,7 @@ def uncharged_beside(store: Store, found: CandidateEvidence, suites: Suites) -> 
 
 
 def decided_in(store: Store, run: RunRecord, candidate: str | None) -> Mapping[str, Any]:
-    """What a run that improves has decided about the candidate; without a name, about its last one."""
+    """Finds the decision of a run that improves about the candidate; without a name, about its last one."""
     bodies = [one.body for one in store.steps.of_run(run.id) if one.body.get("decision")]
     found = [body for body in bodies if candidate in (None, body["release"])]
     if not found:
@@ -237,7 +237,7 @@ def unfinished_after(run: str, unfinished: RunRecord, remedy: str) -> BadInput:
 
 
 def proofs(store: Store) -> list[RunRecord]:
-    """All runs that compared two versions, the newest first."""
+    """Lists all runs that compared two versions, newest first."""
     found: list[RunRecord] = []
     last = None
     while page := store.runs.newest(most=PAGE, before=last):
@@ -249,53 +249,61 @@ def proofs(store: Store) -> list[RunRecord]:
 # What is measured next -----------------------------------------------------------------------------------------------
 
 
-def continuation(found: CandidateEvidence, *, is_repeat: bool) -> dict[str, Any]:
-    """What an evaluation that continues has of the one before."""
+def continuation(evidence: CandidateEvidence, *, is_repeat: bool) -> dict[str, Any]:
+    """Builds the fields that a continuing evaluation takes from the one before."""
     continues = Continued(
-        run=found.run,
-        iteration=found.iteration if len(found.runs) == 1 else None,
-        planned=found.measured.planned,
-        looks=found.measured.looks,
+        run=evidence.run,
+        iteration=evidence.iteration if len(evidence.runs) == 1 else None,
+        planned=evidence.measured.planned,
+        looks=evidence.measured.looks,
         is_repeat=is_repeat,
     )
-    how = found.how if is_repeat else at_charge(found.how, found.charge)
-    told = {"baseline": found.baseline, "candidate": found.candidate, "how": how, "continues": continues}
-    return {**told, "is_charged": is_repeat or found.charge is not None}
+    how = evidence.how if is_repeat else at_charge(evidence.how, evidence.charge)
+    told = {"baseline": evidence.baseline, "candidate": evidence.candidate, "how": how, "continues": continues}
+    return {**told, "is_charged": is_repeat or evidence.charge is not None}
 
 
-def next_seeds(found: CandidateEvidence, count: int) -> tuple[int, ...]:
-    after = max(found.seeds, default=0) + 1
+def next_seeds(evidence: CandidateEvidence, count: int) -> tuple[int, ...]:
+    after = max(evidence.seeds, default=0) + 1
     return tuple(range(after, after + count))
 
 
-def more_of_improve(store: Store, found: CandidateEvidence, path: str | None, seeds: int | None) -> PairedEvaluation:
+def more_of_improve(store: Store, evidence: CandidateEvidence, path: str | None, seeds: int | None) -> PairedEvaluation:
     """Held-out tasks from a file, or those of before with further seeds: as many again, where nothing is said."""
-    first = _settings(store, found.runs[0])
+    first = _settings(store, evidence.runs[0])
     known = [*held_out_of(first)]
-    for run in found.runs[1:]:
+    for run in evidence.runs[1:]:
         if not run.settings["continues"]["is_repeat"]:
             known += map(HeldOut.from_record, store.whole(run.settings)["tasks"])
     block = (first.improve or ImproveBlock()).prove
     tasks = known if path is None else unmeasured(_read(path), known, first.train, path, block.cluster)
-    suite, many = found.suite, found.seeds
+    suite, many = evidence.suite, evidence.seeds
     if path is None:
-        many = next_seeds(found, seeds or len(found.seeds))
+        many = next_seeds(evidence, seeds or len(evidence.seeds))
     else:
-        suite = (*found.suite[:2], sha256_of([found.suite[2], *(one.record() for one in tasks)]))
+        suite = (*evidence.suite[:2], sha256_of([evidence.suite[2], *(one.record() for one in tasks)]))
+    how: dict[str, Any] = {"stop_early": True, "cluster": block.cluster, "reuse_live": block.reuse_live}
+    root = evidence.runs[0].id
     return PairedEvaluation(
-        tasks=tuple(tasks),
-        seeds=many,
-        suite=suite,
-        batch=block.batch,
-        stop_early=True,
-        cluster=block.cluster,
-        reuse_live=block.reuse_live,
-        seed=first.seed,
-        workers=first.worker_count,
-        timeout_s=first.attempt_timeout_secs,
-        source=_source(found.runs[0].id, tasks, many, suite),
-        **continuation(found, is_repeat=path is None),
+        **_as_improve(first, root, tasks, many, suite), **how, **continuation(evidence, is_repeat=path is None)
     )
+
+
+def _as_improve(
+    settings: OptimizeSettings, root: str, tasks: Sequence[HeldOut], seeds: Sequence[int], suite: Sequence[str]
+) -> dict[str, Any]:
+    """Builds the fields of an evaluation at the pace of the run that improves."""
+    block = (settings.improve or ImproveBlock()).prove
+    return {
+        "tasks": tuple(tasks),
+        "seeds": tuple(seeds),
+        "suite": tuple(suite),
+        "batch": block.batch,
+        "seed": settings.seed,
+        "workers": settings.worker_count,
+        "timeout_s": settings.attempt_timeout_secs,
+        "source": _source(root, tasks, seeds, suite),
+    }
 
 
 def _source(root: str, tasks: Sequence[HeldOut], seeds: Sequence[int], suite: Sequence[str]) -> dict[str, Any]:
@@ -303,13 +311,13 @@ def _source(root: str, tasks: Sequence[HeldOut], seeds: Sequence[int], suite: Se
 
 
 def _read(path: str) -> list[HeldOut]:
-    """Those that the file holds out; all of them, where it names no splits."""
+    """Reads the held-out tasks of a file; all of them where it names no splits."""
     found = load(path)
     return [HeldOut(id=one.id, input=_input(one, path)) for one in found.held_out or found.train]
 
 
 def _input(task: TaskItem, path: str) -> Any:
-    """As the settings of a run write a task: what is expected lies beside what is asked."""
+    """Writes a task as the settings of a run do: the expected answer beside the question."""
     given = {"prompt": task.input} if isinstance(task.input, str) else task.input
     if not task.has_expected:
         return given
@@ -372,7 +380,7 @@ def evaluation_in(store: Store, settings: Mapping[str, Any], suites: Suites) -> 
 
 
 def spec_of_improve(store: Store, evaluation: PairedEvaluation) -> RunSpec:
-    """With the agent, the scorers and the pace of the run that made the candidate."""
+    """Makes a run with the agent, the scorers and the pace of the one that made the candidate."""
     settings = _settings(store, store.runs.get(str(evaluation.source["root"])))
     policies = policies_of(store, evaluation)
     return evaluation_spec(settings, evaluation, policies, files=store.files)
@@ -390,9 +398,15 @@ def anchor_evaluation(store: Store, policy: str, against: str | None, suites: Su
         why, remedy = "no candidate of it was tested yet, so no held-out tasks are known", "holdfast prove run SUITE"
         names = f"--baseline {sides['baseline'].name} --candidate {sides['candidate'].name}"
         raise BadInput(f"policy {policy}", why=why, remedy=f"{remedy} {names}")
-    made = _evaluation_like(store, store.runs.get(tests[-1].run), suites)
-    given: dict[str, Any] = {"continues": None, "is_charged": True, "anchor_of": policy, "is_null": False}
-    return replace(made, **sides, **given, stop_early=True)
+    run = store.runs.get(tests[-1].run)
+    given: dict[str, Any] = {**sides, "is_charged": True, "anchor_of": policy, "stop_early": True}
+    if run.kind == KIND:
+        return replace(evaluation_in(store, run.settings, suites), **given, continues=None, is_null=False)
+    settings = _settings_known_here(store, run)
+    tasks, block = held_out_of(settings), (settings.improve or ImproveBlock()).prove
+    suite = ("validate", "1", sha256_of([one.record() for one in tasks]))
+    like = _as_improve(settings, run.id, tasks, range(block.seeds), suite)
+    return PairedEvaluation(**like, how=comparison_config(settings), **given)
 
 
 def anchor_sides(store: Store, policy: str, against: str | None) -> dict[str, Any]:
@@ -404,17 +418,17 @@ def anchor_sides(store: Store, policy: str, against: str | None) -> dict[str, An
     return {"baseline": resolve(store, anchor.id), "candidate": resolve(store, live.id)}
 
 
-def tell_anchor(store: Store, made: PairedEvaluation, run: str, *, who: str, now: float) -> str | None:
+def tell_anchor(store: Store, evaluation: PairedEvaluation, run: str, *, who: str, now: float) -> str | None:
     """Raises an alert where live is proved worse than its anchor, and gives its message; clears it where live is proved
     better."""
-    found, code = comparison_of(store, run), f"worse_than_anchor:{made.anchor_of}"
+    found, code = comparison_of(store, run), f"worse_than_anchor:{evaluation.anchor_of}"
     outcome = None if found is None else found.verdict.outcome
     if outcome is Outcome.PROMOTE:
         store.alerts.clear(code, at=now, who=who).result()
     if outcome is not Outcome.REJECT:
         return None
-    remedy = f"holdfast release rollback {made.anchor_of} --to {made.baseline.name}"
-    message = f"{made.candidate.name} is live, and proved worse than {made.baseline.name} ({run}); {remedy}"
+    remedy = f"holdfast release rollback {evaluation.anchor_of} --to {evaluation.baseline.name}"
+    message = f"{evaluation.candidate.name} is live, and proved worse than {evaluation.baseline.name} ({run}); {remedy}"
     store.alerts.raise_(Alert(code=code, message=message, severity=Severity.CRITICAL, at=now), who=who).result()
     return message
 
@@ -439,43 +453,21 @@ def _charge_in(entry: LedgerEntry) -> Charge:
     return Charge.from_record(entry.body)
 
 
-def _evaluation_like(store: Store, run: RunRecord, suites: Suites) -> PairedEvaluation:
-    """With the tasks, the agent and the scorers of a run, whatever its versions were."""
-    if run.kind == KIND:
-        return evaluation_in(store, run.settings, suites)
-    if run.kind != IMPROVE or "api" in run.settings:
-        why = (
-            "was begun from Python, and its agent is not known here"
-            if "api" in run.settings
-            else f"is of the kind {run.kind}"
-        )
-        remedy = "result.anchor() measures it there: make the same hf.improve call again for the result"
-        raise BadInput(f"run {run.id}", why=why, remedy=remedy)
-    settings = _settings(store, run)
-    block, tasks = (settings.improve or ImproveBlock()).prove, held_out_of(settings)
-    suite = ("validate", "1", sha256_of([one.record() for one in tasks]))
-    seeds = tuple(range(block.seeds))
-    nobody = Version(name="", weights="", sha256="")
-    return PairedEvaluation(
-        tasks=tuple(tasks),
-        seeds=seeds,
-        suite=suite,
-        baseline=nobody,
-        candidate=replace(nobody, sha256="-"),
-        how=comparison_config(settings),
-        batch=block.batch,
-        seed=settings.seed,
-        workers=settings.worker_count,
-        timeout_s=settings.attempt_timeout_secs,
-        source=_source(run.id, tasks, seeds, suite),
-    )
+def _settings_known_here(store: Store, run: RunRecord) -> OptimizeSettings:
+    """Reads the settings of a run that improves; the agent of a Python call is known to its own process alone."""
+    if run.kind == IMPROVE and "api" not in run.settings:
+        return _settings(store, run)
+    is_call = "api" in run.settings
+    why = "was begun from Python, and its agent is not known here" if is_call else f"is of the kind {run.kind}"
+    remedy = "result.anchor() measures it there: make the same hf.improve call again for the result"
+    raise BadInput(f"run {run.id}", why=why, remedy=remedy)
 
 
 # The gate, once more -------------------------------------------------------------------------------------------------
 
 
 def samples_of(store: Store, release: Release) -> Mapping[str, Any] | None:
-    """What its last decision rests on: the run, the episodes, and how they were judged; None: there was none."""
+    """Reads the samples of its last decision: run, episodes and how they were judged; None: there was none."""
     if release.evidence is None:
         return None
     evidence = loads(Evidence, store.blobs.get(release.evidence))
@@ -483,26 +475,34 @@ def samples_of(store: Store, release: Release) -> Mapping[str, Any] | None:
     return kept
 
 
-def request_again(store: Store, release: Release, found: CandidateEvidence, *, now: float) -> PromotionRequest:
-    """All that is measured by now, judged as it was judged last; further seeds are a test with an α of its own."""
+def request_again(
+    store: Store,
+    release: Release,
+    measured: PairedEpisodes,
+    *,
+    run: str,
+    suite: tuple[str, str, str],
+    charge: Charge | None,
+    to: Stage | None,
+    now: float,
+) -> PromotionRequest:
+    """Asks the gate as it was asked last, with all that is measured by now; further seeds are a test of their own."""
     last, kept = loads(Evidence, store.blobs.get(str(release.evidence))), samples_of(store, release)
     assert kept is not None
     how, criteria = _by_our_rules(comparison_config_from(kept["weighing"]), criteria_from(kept["criteria"]))
-    how = replace(at_charge(how, found.charge), asked=how.asked + 1)
-    run = found.run
-    candidate = candidate_of(store, release, last, found.measured, run=run, suite=found.suite, charge=found.charge)
+    baseline, about = store.releases.get(last.baseline), {"run": run, "suite": suite, "charge": charge}
     return PromotionRequest(
-        candidate=candidate,
-        how=how,
+        candidate=candidate_of(release, baseline, measured, audit=last.audit, golden=last.golden, **about),
+        how=replace(at_charge(how, charge), asked=how.asked + 1),
         criteria=criteria,
         reports=store.reports,
         now=now,
-        to=stage_of(store, found.runs[0]),
+        to=to,
     )
 
 
 def _by_our_rules(how: ComparisonConfig, criteria: Criteria) -> tuple[ComparisonConfig, Criteria]:
-    """What versions before asked for by default, bands and hardly a missing episode, closed the gate by chance."""
+    """Replaces old defaults that closed the gate by chance: bands, and hardly a missing episode."""
     if how.rules == RULES:
         return how, criteria
     ours = Criteria()
@@ -515,39 +515,25 @@ def _by_our_rules(how: ComparisonConfig, criteria: Criteria) -> tuple[Comparison
     )
 
 
-def candidate_of(
-    store: Store,
-    release: Release,
-    last: Evidence,
-    measured: PairedEpisodes,
-    *,
-    run: str,
-    suite: tuple[str, str, str],
-    charge: Charge | None,
-) -> Candidate:
-    """All that is measured of a version by now; its audit and goldens are those of its last evidence."""
-    baseline = store.releases.get(last.baseline)
+def candidate_of(release: Release, baseline: Release, measured: PairedEpisodes, **about: Any) -> Candidate:
+    """Makes a candidate of a registered version, with what was measured against the baseline."""
     return Candidate(
-        run=run,
         policy=release.policy,
         kind=release.kind,
-        suite=suite,
         baseline=baseline.source,
         candidate=release.source,
         before=measured.before,
         after=measured.after,
         planned=measured.planned,
         lost=measured.lost,
-        audit=last.audit,
-        golden=last.golden,
         manifest=release.manifest,
         baseline_manifest=baseline.manifest,
-        charge=charge,
+        **about,
     )
 
 
 def stage_of(store: Store, run: RunRecord) -> Stage | None:
-    """Where an open gate leads by the settings of the first run; of one that only compared, nowhere."""
+    """Returns the stage that the first run's settings name for an open gate; a mere comparison moves nothing."""
     if run.kind != IMPROVE:
         return None
     block = _settings(store, run).improve or ImproveBlock()

@@ -7,6 +7,7 @@ caller's business, what the episodes prove is `prove`'s, and what follows is the
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -102,7 +103,7 @@ class PairedEvaluation:
 
     @property
     def criteria(self) -> Criteria:
-        """What a gate asks of all that is measured, where nobody asks for more."""
+        """The gate's criteria for what is measured, where nobody asks for more."""
         return Criteria(max_p_value=self.how.alpha, max_safety_regression=self.how.max_safety_regression)
 
     @property
@@ -141,7 +142,7 @@ class PairedEvaluation:
 
 
 def settled(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the settings of a run say about its evaluation, but for the tasks, the seeds and the suite."""
+    """Reads an evaluation's fields from the settings of its run, except tasks, seeds and suite."""
     continues = settings.get("continues")
     return {
         "baseline": Version(**settings["baseline"]),
@@ -158,7 +159,7 @@ def settled(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _called(baseline: Version, candidate: Version) -> tuple[str, str]:
-    """What both are called in evidence."""
+    """Names both versions as evidence does."""
     again = " (again)" if baseline.name == candidate.name else ""
     return baseline.name, f"{candidate.name}{again}"
 
@@ -201,7 +202,7 @@ async def compare(evaluation: PairedEvaluation, policies: tuple[Policy, Policy],
     if earlier is not None:
         before = await run.step("earlier", gathered, asdict(earlier), config, title="earlier episodes")
     run.planned = 2 * len(evaluation.tasks) * len(evaluation.seeds)
-    found = await prove(
+    analysis = await prove(
         run,
         KIND,
         *policies,
@@ -213,26 +214,28 @@ async def compare(evaluation: PairedEvaluation, policies: tuple[Policy, Policy],
         history=kept.get("history"),
     )
     run.planned = 0  # those that an early verdict made needless are not waited for
-    return found
+    return analysis
 
 
 async def charge(evaluation: PairedEvaluation, live: Policy, *, ctx: StepContext) -> dict[str, Any]:
-    """What the test is charged, how it is judged therefore, and which earlier tries of the live version it uses;
+    """Charges the test, sets its α, and finds the earlier tries of the live version that it uses;
     nothing where its baseline is not live anywhere."""
     store, how, goes_on = ctx.store, evaluation.how, evaluation.continues
     before = None
-    policy = evaluation.anchor_of or await ctx.in_thread(served_by, store, evaluation.baseline, evaluation.candidate)
+    policy = evaluation.anchor_of or await asyncio.to_thread(
+        served_by, store, evaluation.baseline, evaluation.candidate
+    )
     if goes_on is not None and not goes_on.is_repeat:
         before = charge_in(store, goes_on.run, goes_on.iteration)
         policy = policy if before is None else before.policy
     if policy is None:
         return {"how": how.record()}
-    setup = await ctx.in_thread(setup_of, ctx)
+    setup = await asyncio.to_thread(setup_of, ctx)
     earlier: dict[str, Any] = {"tasks": {}, "why": ""}
     if evaluation.reuse_live:
-        selected = await ctx.in_thread(ever_promoted, store, policy)
-        earlier = await ctx.in_thread(history_of, store, policy, live, evaluation.tasks, setup, selected)
-    found = await charged(
+        selected = await asyncio.to_thread(ever_promoted, store, policy)
+        earlier = await asyncio.to_thread(history_of, store, policy, live, evaluation.tasks, setup, selected)
+    charged_test = await charged(
         store,
         policy,
         evaluation.tasks,
@@ -245,13 +248,13 @@ async def charge(evaluation: PairedEvaluation, live: Policy, *, ctx: StepContext
         about=CANDIDATE if evaluation.anchor_of is None else ANCHOR,
         continues=before,
     )
-    kept = {"history": await ctx.in_thread(ctx.save, earlier["tasks"])} if earlier["tasks"] else {}
+    kept = {"history": await asyncio.to_thread(ctx.save, earlier["tasks"])} if earlier["tasks"] else {}
     kept |= {"unused": earlier["why"]} if earlier["why"] else {}
-    return {"how": at_charge(how, found).record(), CHARGED: found.record(), **kept}
+    return {"how": at_charge(how, charged_test).record(), CHARGED: charged_test.record(), **kept}
 
 
 def charge_in(store: Store, run: str, iteration: int | None = None) -> Charge | None:
-    """What the run was charged, by whichever policy's account."""
+    """Finds the charge of a run in any policy's account."""
     found = (charge_of(store, policy, run, iteration) for policy in store.releases.policies())
     return next((one for one in found if one is not None), None)
 
@@ -278,12 +281,12 @@ def source_named(store: Store, version: Version) -> str:
 
 
 async def gathered(earlier: Mapping[str, Any], config: ProveConfig, *, ctx: StepContext) -> InterimAnalysis:
-    """What a run has measured so far, as one look: the run that is continued, or this one before durable steps."""
+    """Gathers what a run has measured as one look: the continued run, or this one before durable steps."""
     if earlier["run"] == ctx.run:  # what it was in the midst of is done anew: those rollouts belong to no step
         why = "measured anew, by a later version of the program"
         while await ctx.store.queue.cancel_open(ctx.run, now=ctx.now(), why=why):
             continue
-    return await ctx.in_thread(_gather, Continued(**earlier), config, ctx)
+    return await asyncio.to_thread(_gather, Continued(**earlier), config, ctx)
 
 
 def _gather(earlier: Continued, config: ProveConfig, ctx: StepContext) -> InterimAnalysis:
@@ -320,7 +323,7 @@ class PairedEpisodes:
 
 
 def measured(store: Store, run: str, *, iteration: int | None = None, planned: int = 0) -> PairedEpisodes:
-    """By one run, or by one iteration of it. `planned` is for runs of versions before durable steps alone."""
+    """Reads what a run, or one iteration of it, has measured. `planned` is for runs from before durable steps alone."""
     steps = looked(store, run, iteration)
     before, after = episodes_in(store, steps)
     looks = looks_in(steps)
@@ -343,7 +346,7 @@ def shown_looks(store: Store, run: str) -> list[StepRecord]:
 
 
 def episodes_of_run(store: Store, run: str) -> tuple[list[Episode], list[Episode]]:
-    """Of baseline and candidate, as far as they have been looked at."""
+    """Returns the episodes of baseline and candidate that were looked at."""
     found = of_kind(store.runs.get(run), "compared nothing")
     return episodes_in(store, looked(store, found.id))
 
@@ -356,13 +359,13 @@ def of_kind(run: RunRecord, lacking: str) -> RunRecord:
 
 
 def how_of(store: Store, run: str) -> ComparisonConfig:
-    """How a run is judged: as it was asked for, with the α that it was charged."""
+    """Reads how a run is judged, with the α that it was charged."""
     step = store.steps.get(run, CHARGED)
     return comparison_config_from(store.runs.get(run).settings["how"] if step is None else step.body["how"])
 
 
 def comparison_of(store: Store, run: str) -> ComparisonResult | None:
-    """What the episodes of a run come to; None while there is nothing to compare."""
+    """Compares the episodes of a run; None while there is nothing to compare."""
     baseline, candidate = episodes_of_run(store, run)
     settings = store.runs.get(run).settings
     how, versions = how_of(store, run), _called(*(Version(**settings[arm]) for arm in ARMS))

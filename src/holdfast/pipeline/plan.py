@@ -29,7 +29,7 @@ PLANNED = "planned"
 
 
 def forecast_of(spec: Spec, store: Store | None = None) -> Forecast:
-    """Of the next candidate of a line; without a store it is the first one on these tasks."""
+    """Forecasts the proof of a line's next candidate; without a store it is the first one on these tasks."""
     how = spec.prove.how
     tasks = [one.input for one in spec.held_out]
     rate = None if store is None else base_rate(store, spec.line, how)
@@ -42,23 +42,23 @@ def forecast_of(spec: Spec, store: Store | None = None) -> Forecast:
     )
 
 
-def tell(found: Forecast) -> None:
+def tell(forecast: Forecast) -> None:
     """On stderr, before anything runs: what the tasks can prove, or a warning where they can open no gate.
 
     Such a run is not refused: its candidate can be given more tasks afterwards.
     """
-    if not found.is_provable:
+    if not forecast.is_provable:
         say("warning: these tasks can promote no candidate; the run starts all the same:")
-    for line in found.lines:
-        say(line if found.is_provable else f"- {line}")
-    if not found.is_provable:
+    for line in forecast.lines:
+        say(line if forecast.is_provable else f"- {line}")
+    if not forecast.is_provable:
         say("- later, 'holdfast prove more VERSION --tasks FILE' adds tasks to a candidate that is held")
 
 
 def charged_next(
     how: ComparisonConfig, store: Store | None, policy: str | None, tasks: Iterable[Any] | None
 ) -> ComparisonConfig:
-    """With the α that the next candidate on these tasks would have; tasks that are not known yet are fresh ones."""
+    """Returns the comparison with the α of the next candidate on these tasks; unknown tasks count as fresh."""
     if store is None or policy is None or tasks is None:
         return replace(how, alpha=level(how.alpha, 1), safety_alpha=how.uncharged_alpha)
     names, read = frozenset(digests(store, policy, list(tasks))), reader(store)
@@ -77,7 +77,7 @@ def charged_next(
 
 
 def base_rate(store: Store, policy: str, how: ComparisonConfig) -> float | None:
-    """How the live version did when it was proved, as a share of what it can reach; None: nobody measured it."""
+    """Reads the live version's rate in its proof, as a share of what it can reach; None: nobody measured it."""
     live = store.releases.live(policy)
     if live is None or live.evidence is None:
         return None

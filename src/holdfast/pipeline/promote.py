@@ -119,9 +119,9 @@ class PromotionRequest:
             found = _there(path, self.reports)
             if found is None:
                 self._write(name, evidence, decision)
-                return _told(path)
+                return _proof_file(path)
             if found[1] == encode(decision):
-                return _told(found[0])
+                return _proof_file(found[0])
         raise AssertionError("there is always another name")
 
     def _write(self, name: str, evidence: Evidence, decision: Decision) -> None:
@@ -149,30 +149,30 @@ class PromotionRequest:
 
 
 def _account(case: Candidate) -> dict[str, Any]:
-    """What the test was charged, without what names the run: runs that are alike have the same evidence."""
+    """Returns the test's charge without the run's name, so that equal runs have equal evidence."""
     told = ("number", "promoted", "of", "alpha", "text")
     return {} if case.charge is None else {CHARGED: {name: getattr(case.charge, name) for name in told}}
 
 
 def evidence_from(
-    found: ComparisonResult, how: ComparisonConfig, *, policy: str, suite: str, versions: tuple[str, str]
+    result: ComparisonResult, how: ComparisonConfig, *, policy: str, suite: str, versions: tuple[str, str]
 ) -> Evidence:
-    """What was measured, as evidence; the rest is for the caller to add."""
+    """Makes evidence of a comparison; the caller adds the rest."""
     baseline, candidate = versions
-    return Evidence(policy=policy, baseline=baseline, candidate=candidate, suite=suite, **figures_of(found, how))
+    return Evidence(policy=policy, baseline=baseline, candidate=candidate, suite=suite, **figures_of(result, how))
 
 
-def figures_of(found: ComparisonResult, how: ComparisonConfig) -> dict[str, Any]:
-    """What a comparison adds to evidence."""
+def figures_of(result: ComparisonResult, how: ComparisonConfig) -> dict[str, Any]:
+    """Returns the figures that a comparison adds to evidence."""
     return {
         "primary": how.primary,
-        "episodes": len(found.tasks),
-        **{name: getattr(found, name) for name in ("comparisons", "verdict", "bands", "interaction")},
+        "episodes": len(result.tasks),
+        **{name: getattr(result, name) for name in ("comparisons", "verdict", "bands", "interaction")},
     }
 
 
 def comparison_config_from(kept: Mapping[str, Any]) -> ComparisonConfig:
-    """As the samples of a proof keep it."""
+    """Reads a comparison from the samples of a proof."""
     given: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}
     return ComparisonConfig(**{"rules": 1, **given})
 
@@ -189,12 +189,12 @@ def suite_title(suite: Sequence[str]) -> str:
     return f"{name}@{version} {sha256[:12]}"
 
 
-def _told(path: Path) -> dict[str, Any]:
+def _proof_file(path: Path) -> dict[str, Any]:
     return {"proof": str(path), "proof_sha256": sha256_of(path)}
 
 
 def _there(path: Path, reports: Path) -> tuple[Path, Mapping[str, Any]] | None:
-    """Where the proof of that name lies by now, and what it decided; None when there is none."""
+    """Finds the proof of that name, also in the archive, and its decision; None when there is none."""
     for found in (path, *reports.glob(f"archive/*/*/*/{path.name}")):
         if found.exists():
             try:
@@ -205,7 +205,7 @@ def _there(path: Path, reports: Path) -> tuple[Path, Mapping[str, Any]] | None:
 
 
 def proof_of(reports: Path, run: str, release: str, decision: Decision) -> Path | None:
-    """Where the proof with this decision lies."""
+    """Finds the proof with this decision."""
     paths = (reports / document.active_path(document.PROOF, name) for name in report_ids(run, release))
     for found in takewhile(lambda one: one is not None, (_there(path, reports) for path in paths)):
         if found is not None and found[1] == encode(decision):
@@ -222,7 +222,7 @@ def _both(case: Candidate) -> tuple[list[Episode], list[Episode]]:
 
 
 def report_ids(run: str, release: str) -> Iterator[str]:
-    """How the documented reports call it: `m24-run-1-ab12-2`, for the second version of its line; then 2b, 2c, …"""
+    """Yields the documented report ids: `m24-run-1-ab12-2` for the second version of its line; then 2b, 2c, …"""
     number = release.rpartition("@")[2]
     plain = "m24-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in f"{run}-{number}".lower())
     yield plain
@@ -287,10 +287,10 @@ async def promote(
         decision = _decided(store, request, candidate, evidence)
         await asyncio.to_thread(check)  # weighing takes its time: what was ordered meanwhile holds
         published = await asyncio.to_thread(request.publish, evidence, decision)  # nothing serves without its proof
-        told: dict[str, Any] = {"evidence": blob, "decision": decision, "proof": published.get("proof_sha256")}
+        outcome: dict[str, Any] = {"evidence": blob, "decision": decision, "proof": published.get("proof_sha256")}
         try:
             if candidate.stage is Stage.CANDIDATE:
-                candidate = await _act(store, request, candidate, evidence, told, who=who, now=clock(), fence=fence)
+                candidate = await _act(store, request, candidate, evidence, outcome, who=who, now=clock(), fence=fence)
         except Conflict:  # another went live meanwhile, or this one moved: once more, as things are now
             candidate = releases.get(candidate.id)
             continue
@@ -329,7 +329,7 @@ async def _act(
 
 
 def _decided(store: Store, request: PromotionRequest, candidate: Release, evidence: Evidence) -> Decision:
-    """What the gate says, as things are now; a version that has moved on is not held back by what came after it."""
+    """Lets the gate decide as things are now; a version that has moved on is not held back by what came later."""
     decision = request.decide(evidence)
     if candidate.stage is not Stage.CANDIDATE:
         return decision

@@ -60,7 +60,7 @@ async def _asked(complete: Complete, text: str) -> Any:
 
 
 def connected(algorithm: Any, connect: Connect) -> Any:
-    """The same with every reflection connected to its model. Addresses that cannot be are found here."""
+    """Connects every reflection to its model; a bad address is found here."""
     if not isinstance(algorithm, PromptSearch) or algorithm.proposers is None:
         return algorithm
     made = [
@@ -91,7 +91,7 @@ def limit_of(run: DurableRun, algorithm: Any, iterations: int) -> SpendLimit | N
 
 
 def limited(algorithm: Any, limit: SpendLimit) -> Any:
-    """The same with what its reflections ask held to the limit, too."""
+    """Holds the calls of the algorithm's reflections to the limit, too."""
     made = [
         replace(one, ask=TextModel(limited_by(limit, one.ask.complete)))
         if isinstance(one, Reflection) and isinstance(one.ask, TextModel)
@@ -153,7 +153,7 @@ def paid_by(
     prices: tuple[float, float] | None,
     iterations: int,
 ) -> PromptSearch:
-    """The same within a budget of tokens or money; each iteration has its share."""
+    """Gives the search a budget of tokens or money; each iteration gets its share."""
     return replace(
         algorithm,
         tokens=None if tokens is None else tokens // iterations,
@@ -163,7 +163,7 @@ def paid_by(
 
 
 def _proposers(block: PromptSearchBlock, seed: int) -> list[Proposer] | None:
-    """By their names; without any by rule, and by reflection where a model is named for that."""
+    """Makes the named proposers; without names those by rule, and reflection if a model is named for it."""
     own: dict[str, Callable[[], Proposer]] = {
         "edits": lambda: Edits(phrases=block.phrases, seed=seed),
         "merge": lambda: Merge(seed=seed),
@@ -205,7 +205,7 @@ def proof_part(rollouts: int, tasks: int, seeds: int) -> int:
 
 
 def searching(algorithm: PromptSearch, base: Policy, rollouts: int, learning: int) -> PromptSearch:
-    """The same within its part of a budget of rollouts."""
+    """Fits the search into its part of a budget of rollouts."""
     if learning < algorithm.least(base):
         raise too_small(rollouts, f"{learning} are left for a race that takes {algorithm.least(base)}")
     return algorithm if algorithm.rollouts is not None else algorithm.within(learning)
@@ -274,7 +274,7 @@ def _search(
 
 
 def _stopped(run: RunRecord, *, is_decided: bool) -> str | None:
-    """How and why a run ended without a decision; where no rollout succeeded, what was decided says nothing."""
+    """Says how and why a run ended without a decision; one without any success has decided nothing."""
     is_told = is_decided and not (run.error or "").startswith(NO_SUCCESS)
     if is_told or run.state in (RunState.RUNNING, RunState.COMPLETED):
         return None

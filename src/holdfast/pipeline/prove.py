@@ -9,6 +9,7 @@ measured once more.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -77,7 +78,7 @@ def is_checked(experience: Experience) -> bool:
 
 
 def episodes(experiences: Iterable[Experience], places: Places, lowest: float = 0.0) -> list[Episode]:
-    """Of the rollouts whose names are given a task and a seed."""
+    """Makes episodes of the rollouts that have a place, which is a task and a seed."""
     found = []
     for one in experiences:
         name = one.rollout.partition("/")[2]
@@ -87,9 +88,9 @@ def episodes(experiences: Iterable[Experience], places: Places, lowest: float = 
     return [one for one in found if one is not None]
 
 
-def missing(found: Iterable[Episode], places: Places, how: ComparisonConfig, *, is_candidate: bool) -> list[Episode]:
-    """What never came back, as the worst for a candidate and the best for a baseline."""
-    known = {(one.task, one.seed) for one in found}
+def missing(measured: Iterable[Episode], places: Places, how: ComparisonConfig, *, is_candidate: bool) -> list[Episode]:
+    """Imputes what never came back: the worst for a candidate, the best for a baseline."""
+    known = {(one.task, one.seed) for one in measured}
     low, high = how.reward_range
     is_safety = how.max_safety_regression is not None or how.primary == "safety"
     return [
@@ -106,17 +107,17 @@ def missing(found: Iterable[Episode], places: Places, how: ComparisonConfig, *, 
     ]
 
 
-def is_told(one: Episode, how: ComparisonConfig) -> bool:
+def is_told(episode: Episode, how: ComparisonConfig) -> bool:
     """Whether it says anything of what has to improve."""
-    return METRICS[how.primary](one) is not None
+    return METRICS[how.primary](episode) is not None
 
 
 def completed(
-    found: Iterable[Episode], places: Places, how: ComparisonConfig, *, is_candidate: bool
+    measured: Iterable[Episode], places: Places, how: ComparisonConfig, *, is_candidate: bool
 ) -> tuple[list[Episode], int]:
     """All of the places in their order, and how many are missing there. What was scored without the primary metric is
     missing, too: a task that is left out where the score lacks it would hide failures that are scored so."""
-    told = [one for one in found if is_told(one, how)]
+    told = [one for one in measured if is_told(one, how)]
     imputed = missing(told, places, how, is_candidate=is_candidate)
     whole = {(one.task, one.seed): one for one in (*told, *imputed)}
     return [whole[place] for place in places.values()], len(imputed)
@@ -125,7 +126,7 @@ def completed(
 PHASE = "prove"
 BASELINE, CANDIDATE = ARMS = ("baseline", "candidate")
 RETRY = "-retry"  # ends the names of rollouts that measure again what infrastructure lost
-KEPT = ("iteration", "tasks", "planned", "episodes")  # of an analysis, as they are
+LATER = ("unmet", "order", "history", "retried")  # of an analysis: left out of its record where they are not set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +154,7 @@ class ProveConfig:
             raise BadInput(f"batch = {self.batch}", why="must be at least 1")
 
     def record(self) -> dict[str, Any]:
-        """What a step notes of it: what versions before did not have is left out where it is not set."""
+        """Returns what a step records of it; later fields are left out where they are not set."""
         later = ("criteria", "cluster")
         named = {one.name: getattr(self, one.name) for one in fields(self)}
         told = {name: value for name, value in named.items() if name not in later or value is not None}
@@ -167,7 +168,7 @@ class ProveConfig:
 
     @property
     def as_before(self) -> ProveConfig:
-        """For a run that a version before has begun: its looks go on as they were."""
+        """The configuration for a run that an earlier version began: its analyses go on as they were."""
         return replace(self, how=replace(self.how, rules=1), criteria=None, cluster=None)
 
 
@@ -198,35 +199,21 @@ class InterimAnalysis:
         return (*self.earlier, self.episodes)
 
     def record(self) -> dict[str, Any]:
+        kept = {one.name: getattr(self, one.name) for one in fields(self)}
+        kept |= {"look": kept.pop("number"), "earlier": list(self.earlier)}
+        kept["verdict"] = None if self.verdict is None else encode(self.verdict)
+        kept["unmet"] = None if self.unmet is None else list(self.unmet)
         return {
             "phase": PHASE,
-            "look": self.number,
-            **{name: getattr(self, name) for name in KEPT},
-            "missing": dict(self.missing),
-            "earlier": list(self.earlier),
-            "difference": self.difference,
-            "verdict": None if self.verdict is None else encode(self.verdict),
-            **({} if self.unmet is None else {"unmet": list(self.unmet)}),
-            **({} if self.order is None else {"order": self.order}),
-            **({} if self.history is None else {"history": dict(self.history)}),
-            **({} if self.retried is None else {"retried": dict(self.retried)}),
+            **{name: value for name, value in kept.items() if name not in LATER or value is not None},
         }
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> InterimAnalysis:
-        told, unmet = record["verdict"], record.get("unmet")
-        return cls(
-            number=record["look"],
-            **{name: record[name] for name in KEPT},
-            missing=record["missing"],
-            earlier=tuple(record["earlier"]),
-            difference=record["difference"],
-            verdict=None if told is None else decode(Verdict, told),
-            unmet=None if unmet is None else tuple(unmet),
-            order=record.get("order"),
-            history=record.get("history"),
-            retried=record.get("retried"),
-        )
+        kept, unmet = {**record, "number": record["look"], "earlier": tuple(record["earlier"])}, record.get("unmet")
+        kept["verdict"] = None if record["verdict"] is None else decode(Verdict, record["verdict"])
+        kept["unmet"] = None if unmet is None else tuple(unmet)
+        return cls(**{one.name: kept[one.name] for one in fields(cls) if one.name in kept})
 
 
 async def prove(
@@ -259,55 +246,59 @@ async def prove(
     else:
         kept = await run.step(f"{name}/order", order, list(tasks), str(run.spec.seed), config.cluster)
         tasks, place["order"] = _in_order(run.store, kept, tasks), kept["order"]
-    found, parts, first = before, batches(tasks, config.batch), 0
+    analysis, parts, first = before, batches(tasks, config.batch), 0
     policies = [baseline, candidate]
 
-    async def confirmed(found: InterimAnalysis, count: int) -> InterimAnalysis:
-        """What earlier tries have proved, by fresh tries alone; from then on those count."""
-        if not is_pooled(found, config):
-            return found
-        given = (policies, list(tasks[:count]), config, {**place, "first": 0}, found.record())
+    async def confirmed(analysis: InterimAnalysis, count: int) -> InterimAnalysis:
+        """Confirms by fresh tries alone what earlier tries have proved; from then on those count."""
+        if not is_pooled(analysis, config):
+            return analysis
+        given = (policies, list(tasks[:count]), config, {**place, "first": 0}, analysis.record())
         shown: InterimAnalysis = await run.step(f"{name}/confirm", confirm, *given, title=f"{title}live beside it")
         return shown
 
     for number, part in enumerate(parts):
-        if found is not None and is_enough(found, config):
-            found = await confirmed(found, first)
-            if is_enough(found, config):
+        if analysis is not None and is_enough(analysis, config):
+            analysis = await confirmed(analysis, first)
+            if is_enough(analysis, config):
                 break
         if number >= done:
-            found = await run.step(
+            analysis = await run.step(
                 f"{name}/{number}",
                 look,
                 policies,
                 part,
                 config,
                 {**place, "first": first},
-                None if found is None else found.record(),
+                None if analysis is None else analysis.record(),
                 title=f"{title}look {number + 1} of {len(parts)}",
             )
         first += len(part)
-    if found is None:
+    if analysis is None:
         raise BadInput("held-out tasks", why="there are none", remedy="a proof needs tasks that are not learnt from")
-    found = await confirmed(found, first)
-    if not kept.get("retries") or is_enough(found, config) or not any(found.missing.values()):
-        return found
-    given = (policies, list(tasks), config, {**place, "first": 0}, found.record())
+    analysis = await confirmed(analysis, first)
+    if not kept.get("retries") or is_enough(analysis, config) or not any(analysis.missing.values()):
+        return analysis
+    given = (policies, list(tasks), config, {**place, "first": 0}, analysis.record())
     mended: InterimAnalysis = await run.step(f"{name}/lost", measure_lost, *given, title=f"{title}what was lost")
     return await confirmed(mended, first)
 
 
-def is_enough(found: InterimAnalysis, config: ProveConfig) -> bool:
-    if not (config.stop_early and found.verdict is not None and found.is_decided):
+def is_enough(analysis: InterimAnalysis, config: ProveConfig) -> bool:
+    if not (config.stop_early and analysis.verdict is not None and analysis.is_decided):
         return False
-    is_met = found.tasks >= config.least if found.unmet is None else not found.unmet
-    return is_met or found.verdict.outcome is Outcome.REJECT
+    is_met = analysis.tasks >= config.least if analysis.unmet is None else not analysis.unmet
+    return is_met or analysis.verdict.outcome is Outcome.REJECT
 
 
-def is_pooled(found: InterimAnalysis, config: ProveConfig) -> bool:
+def is_pooled(analysis: InterimAnalysis, config: ProveConfig) -> bool:
     """Whether it rests on earlier tries of the baseline, and has to be shown without them."""
-    is_used = found.history is not None and not (found.history["has_drifted"] or found.history.get("is_confirmed"))
-    return config.confirm_live and is_used and found.verdict is not None and found.verdict.outcome is Outcome.PROMOTE
+    is_used = analysis.history is not None and not (
+        analysis.history["has_drifted"] or analysis.history.get("is_confirmed")
+    )
+    return (
+        config.confirm_live and is_used and analysis.verdict is not None and analysis.verdict.outcome is Outcome.PROMOTE
+    )
 
 
 def order(tasks: Sequence[HeldOut], seed: str, cluster: str | None, *, ctx: StepContext) -> dict[str, Any]:
@@ -338,15 +329,17 @@ async def look(
     ctx: StepContext,
 ) -> InterimAnalysis:
     """Run one batch by both versions, and say what all batches so far come to."""
-    earlier = await ctx.in_thread(_known_before, ctx, place, before, _value(config.how))
+    earlier = await asyncio.to_thread(_known_before, ctx, place, before, _value(config.how))
     work, places = _work(policies, tasks, config, place, earlier)
     batch = await ctx.collect(work, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
-    if earlier is not None and await ctx.in_thread(_has_drifted, ctx, batch, places[BASELINE], config, before, earlier):
+    if earlier is not None and await asyncio.to_thread(
+        _has_drifted, ctx, batch, places[BASELINE], config, before, earlier
+    ):
         known, (work, places), earlier = {one.name for one in work}, _work(policies, tasks, config, place, None), None
         rest = [one for one in work if one.name not in known]
         batch = await ctx.collect(rest, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
     units = {task.id: task.unit for task in tasks}
-    return await ctx.in_thread(_analyse, ctx, batch, places, units, config, place, before, earlier)
+    return await asyncio.to_thread(_analyse, ctx, batch, places, units, config, place, before, earlier)
 
 
 async def measure_lost(
@@ -358,21 +351,22 @@ async def measure_lost(
     *,
     ctx: StepContext,
 ) -> InterimAnalysis:
-    """Once more, and with the same chance, what infrastructure lost; an agent that failed has had its try. It counted
+    """Measures again, with the same seeds, what infrastructure lost; an agent that failed has had its try. It counted
     as the worst for the candidate so far, so no look was too kind. Where the candidate lost more than the baseline,
     beyond accident, losing may be its own doing and another try would be a gift: then it stays lost."""
     work, places = _work(policies, tasks, config, place)
-    dead = await ctx.in_thread(_dead, ctx)
+    dead = await asyncio.to_thread(_dead, ctx)
     lost = {arm: {name: at for name, at in some.items() if name in dead} for arm, some in places.items()}
     again = [replace(one, name=one.name + RETRY) for one in work if any(one.name in some for some in lost.values())]
-    found_before = InterimAnalysis.from_record(before)
-    tried = [{(one.task, one.seed) for one in side} for side in await ctx.in_thread(tried_in, ctx.store, found_before)]
-    asked = [sum(at in some for at in places[arm].values()) for arm, some in zip(ARMS, tried, strict=True)]
-    if not again or not is_alike([len(lost[arm]) for arm in ARMS], asked):
-        return replace(found_before, retried=dict.fromkeys(ARMS, 0))
+    previous = InterimAnalysis.from_record(before)
+    tried = await asyncio.to_thread(tried_in, ctx.store, previous)
+    known = [{(one.task, one.seed) for one in side} for side in tried]
+    attempts = [sum(at in some for at in places[arm].values()) for arm, some in zip(ARMS, known, strict=True)]
+    if not again or not is_alike([len(lost[arm]) for arm in ARMS], attempts):
+        return replace(previous, retried=dict.fromkeys(ARMS, 0))
     batch = await ctx.collect(again, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
-    found = {arm: {name + RETRY: at for name, at in some.items()} for arm, some in lost.items()}
-    return await ctx.in_thread(_mended, ctx, batch, found, config, place, found_before)
+    retries = {arm: {name + RETRY: at for name, at in some.items()} for arm, some in lost.items()}
+    return await asyncio.to_thread(_mended, ctx, batch, retries, config, place, previous)
 
 
 def _dead(ctx: StepContext) -> set[str]:
@@ -402,7 +396,7 @@ def _mended(
     earlier = _known_before(ctx, place, before.record(), _value(how))
     if "history" in place:
         new |= {LIVE: new[BASELINE], BASELINE: _pooled(new[BASELINE], new[CANDIDATE], earlier)}
-    told = {"unmet": None, **judged(new[BASELINE], new[CANDIDATE], config)}
+    judgement = {"unmet": None, **judged(new[BASELINE], new[CANDIDATE], config)}
     return replace(
         before,
         number=before.number + 1,
@@ -410,7 +404,7 @@ def _mended(
         episodes=ctx.save({arm: [encode(one) for one in some] for arm, some in new.items()}),
         earlier=(),
         retried=retried,
-        **told,
+        **judgement,
     )
 
 
@@ -426,12 +420,12 @@ async def confirm(
     """Runs the baseline where it was spared, and says what fresh tries alone come to. Whatever it has become since its
     earlier tries, the candidate's try and its own are of the same day; when that is looked at, the earlier ones say."""
     work, places = _work(policies, tasks, config, place)
-    tried = await ctx.in_thread(tried_in, ctx.store, InterimAnalysis.from_record(before))
+    tried = await asyncio.to_thread(tried_in, ctx.store, InterimAnalysis.from_record(before))
     known = {(one.task, one.seed) for one in tried[0]}
     spared = {name: at for name, at in places[BASELINE].items() if at not in known}
     rest = [one for one in work if one.name in spared]
     batch = await ctx.collect(rest, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
-    return await ctx.in_thread(_confirmed, ctx, batch, spared, tried, config, InterimAnalysis.from_record(before))
+    return await asyncio.to_thread(_confirmed, ctx, batch, spared, tried, config, InterimAnalysis.from_record(before))
 
 
 def _confirmed(
@@ -448,7 +442,7 @@ def _confirmed(
     whole = {(one.task, one.seed): one for one in (*live, *found[BASELINE])}
     fresh = [replace(whole[at], unit=units[at[0]]) for one in candidate if (at := (one.task, one.seed)) in whole]
     new = {BASELINE: fresh, CANDIDATE: candidate, LIVE: fresh}
-    told = {"unmet": None, **judged(fresh, candidate, config)}
+    judgement = {"unmet": None, **judged(fresh, candidate, config)}
     return replace(
         before,
         number=before.number + 1,
@@ -456,7 +450,7 @@ def _confirmed(
         episodes=ctx.save({arm: [encode(one) for one in some] for arm, some in new.items()}),
         earlier=(),
         history={**(before.history or {}), "spared": 0, "is_confirmed": True},
-        **told,
+        **judgement,
     )
 
 
@@ -544,7 +538,7 @@ def _analyse(
     new = {arm: [replace(one, unit=units.get(one.task, one.unit)) for one in some] for arm, some in new.items()}
     kept = ctx.save({arm: [encode(one) for one in some] for arm, some in new.items()})
     both = [[*_read(ctx.store, blobs, arm), *new[arm]] for arm in ARMS]
-    told = {"tasks": 0, "difference": None, "verdict": None, **judged(both[0], both[1], config)}
+    judgement = {"tasks": 0, "difference": None, "verdict": None, **judged(both[0], both[1], config)}
     return InterimAnalysis(
         number=1 if before is None else int(before["look"]) + 1,
         iteration=int(place["iteration"]),
@@ -554,7 +548,7 @@ def _analyse(
         episodes=kept,
         earlier=blobs,
         history=history,
-        **told,
+        **judgement,
     )
 
 
@@ -605,10 +599,10 @@ def judged(baseline: Sequence[Episode], candidate: Sequence[Episode], config: Pr
     _, cost, costs = pairs(*with_safety(baseline, candidate, how), "safety")
     gains, best = (after - before).mean(axis=1), at_best(baseline, candidate, how)
     found = verdict(gains, (costs - cost).mean(axis=1), how, seeds=after.shape[1], best=best)
-    told = {"tasks": len(tasks), "difference": float(gains.mean()), "verdict": found}
+    judgement = {"tasks": len(tasks), "difference": float(gains.mean()), "verdict": found}
     if config.criteria is None or found.outcome is not Outcome.PROMOTE:
-        return told
-    return {**told, "unmet": unmet(baseline, candidate, how, config.criteria)}
+        return judgement
+    return {**judgement, "unmet": unmet(baseline, candidate, how, config.criteria)}
 
 
 def unmet(
@@ -636,18 +630,18 @@ def _blob(store: Store, blob: str) -> Any:
         raise Lost(f"blob {blob}", why=error.why, remedy="restore it from a copy, or begin a new run") from error
 
 
-def episodes_of(store: Store, found: InterimAnalysis) -> tuple[list[Episode], list[Episode]]:
-    """Of baseline and candidate, all that a look rests on."""
-    return _read(store, found.blobs, BASELINE), _read(store, found.blobs, CANDIDATE)
+def episodes_of(store: Store, analysis: InterimAnalysis) -> tuple[list[Episode], list[Episode]]:
+    """Returns the episodes of baseline and candidate that an analysis rests on."""
+    return _read(store, analysis.blobs, BASELINE), _read(store, analysis.blobs, CANDIDATE)
 
 
-def tried_in(store: Store, found: InterimAnalysis) -> tuple[list[Episode], list[Episode]]:
-    """The same as they were measured, without what earlier tries have added."""
-    return _read(store, found.blobs, LIVE), _read(store, found.blobs, CANDIDATE)
+def tried_in(store: Store, analysis: InterimAnalysis) -> tuple[list[Episode], list[Episode]]:
+    """Returns the same episodes as they were measured, without what earlier tries have added."""
+    return _read(store, analysis.blobs, LIVE), _read(store, analysis.blobs, CANDIDATE)
 
 
 def episodes_in(store: Store, steps: Sequence[StepRecord]) -> tuple[list[Episode], list[Episode]]:
-    """Of baseline and candidate, as far as a run has looked; steps of versions before held them in their own body."""
+    """Returns the episodes of baseline and candidate that a run has looked at; older steps hold them in their body."""
     looks = looks_in(steps)
     if looks:
         return episodes_of(store, looks[-1])
@@ -662,5 +656,5 @@ def episodes_in(store: Store, steps: Sequence[StepRecord]) -> tuple[list[Episode
 
 
 def looks_in(steps: Sequence[StepRecord]) -> list[InterimAnalysis]:
-    """Each refers to all that it rests on."""
+    """Reads the analyses of the steps; each refers to all that it rests on."""
     return [InterimAnalysis.from_record(step.body) for step in steps if isinstance(step.body.get("episodes"), str)]

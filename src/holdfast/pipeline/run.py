@@ -37,8 +37,7 @@ from holdfast.contracts.policy import Policy, files_of, policy_record
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import ANSWERED, RolloutState
 from holdfast.contracts.run import DesiredState, RunRecord, RunState, Status, StepRecord, is_gone, this_process
-from holdfast.pipeline.context import Runtime, StepContext
-from holdfast.pipeline.experiments import expose, tell_run
+from holdfast.pipeline.context import Runtime, StepContext, expose, tell_run
 from holdfast.privacy.scrub import key_in
 from holdfast.store.notifications import ORDERS
 from holdfast.store.runs import HELD, DesiredStates, taken_up
@@ -206,7 +205,7 @@ class DurableRun:
     # Orders ----------------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """For a thread: waits while the run is paused or frozen, Interrupted once it is to end."""
+        """Waits in a thread while the run is paused or frozen; raises Interrupted once it is to end."""
         while not self.left.is_set():
             wanted = self._orders.of(self.id)
             if wanted is DesiredState.CANCELLED:
@@ -217,7 +216,7 @@ class DurableRun:
         raise Interrupted("the run was stopped")
 
     async def go_on(self) -> None:
-        """As `check`, on the event loop: nothing is begun by a run that is to wait, or to end."""
+        """Waits as `check` does, on the event loop: a run that is to wait or to end begins nothing."""
         while True:
             seen, wanted = self.store.changes.seen(ORDERS), self.store.runs.get(self.id).wanted
             if wanted is DesiredState.CANCELLED:
@@ -227,7 +226,7 @@ class DurableRun:
             await self.store.changes.moved(ORDERS, seen)
 
     def flags(self) -> FeatureFlags:
-        """As they are now, by whoever sees what the steps so far have left."""
+        """Returns the current flags, read by whoever sees the steps so far."""
         return self._flags(self.done)
 
     # What is told of it ----------------------------------------------------------------------------------------------
@@ -346,12 +345,12 @@ async def _begun(store: Store, spec: RunSpec, resume: str | None, *, clock: Cloc
         if known is not None:
             _refuse_other(known, _name_of(begin), _digest([_identity(spec)]))
         silent_s, by = spec.timing.lease_s, this_process()
-        taken = await store.runs.resume(resume, who=who, now=clock(), silent_s=silent_s, process=by, is_gone=is_gone)
+        resumed = await store.runs.resume(resume, who=who, now=clock(), silent_s=silent_s, process=by, is_gone=is_gone)
         while await store.queue.requeue_dead(
-            taken.id, now=clock()
+            resumed.id, now=clock()
         ):  # what faults ended: whoever resumes has mended them
             continue
-        return taken
+        return resumed
     return await store.runs.begin(
         kind=spec.kind,
         model_ref=spec.model_ref,
@@ -476,7 +475,7 @@ def _verdict(store: Store, run: str) -> tuple[RunState, str | None]:
 
 
 async def _until_ended(store: Store, run_id: str, spec: RunSpec, clock: Clock) -> None:
-    """Until the run has ended, or its driver is taken for dead: nobody would tell its helpers, then."""
+    """Waits until the run has ended; StaleLease once its driver is taken for dead, as nobody would tell the helpers."""
     while True:
         seen, run = store.changes.seen(ORDERS), store.runs.get(run_id)
         if run.state is not RunState.RUNNING:
@@ -497,12 +496,12 @@ async def _keep_beating(run: DurableRun) -> None:
 
 async def _keep_telling(run: DurableRun) -> None:
     """Seldom enough that looking at a large run stays a small part of the work."""
-    pause = run.spec.report_s
+    pause, loop = run.spec.report_s, asyncio.get_running_loop()
     while True:
         await asyncio.sleep(pause)
-        began = run.clock()
+        began = loop.time()  # a wall clock may be set meanwhile
         await asyncio.to_thread(run.tell, RunState.RUNNING)
-        pause = max(run.spec.report_s, 20 * (run.clock() - began))
+        pause = max(run.spec.report_s, 20 * (loop.time() - began))
 
 
 # What is recorded of a step ------------------------------------------------------------------------------------------
@@ -532,7 +531,7 @@ def _record(value: Any) -> dict[str, Any]:
 
 
 def _result(function: Callable[..., Any], body: Mapping[str, Any]) -> Any:
-    """As the function's return type reads it: by its `from_record`, as a mapping, or as the value itself."""
+    """Reads a recorded result as the function's return type: by its `from_record`, as a mapping, or as a value."""
     found: Any = getattr(function, "func", function)
     kind: Any = get_type_hints(found).get("return")
     if hasattr(kind, "from_record"):

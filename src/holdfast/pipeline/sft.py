@@ -224,7 +224,7 @@ def prepare(policy: Model, given: SftInput, *, ctx: StepContext) -> Prepared:
 
 
 def _text(example: Example) -> str:
-    """All that was said to the model, and by it; instructions that stand before every example tell no task."""
+    """Joins all texts of an example except the instructions, which tell no task."""
     told = [one.get("content") for one in example.messages if one.get("role") != "system"]
     return "\n".join(text for text in told if isinstance(text, str))
 
@@ -267,7 +267,7 @@ def result(done: Sequence[StepRecord], state: AlgorithmState, data: Prepared) ->
 
 
 def earlier_spending(store: Store, checkpoint: str | None) -> list[Mapping[str, Any]]:
-    """What each private run that led to this checkpoint spent, by the reports of their last checkpoints in its line."""
+    """Lists the privacy spending of each run that led to this checkpoint, by the last report of each."""
     line = [] if checkpoint is None else store.checkpoints.lineage(checkpoint)
     spent: dict[str, Mapping[str, Any]] = {}
     for one in line:
@@ -301,12 +301,12 @@ class Taught:
 
     @property
     def measure(self) -> str:
-        """What the losses are counted in."""
+        """The unit of the losses."""
         return " nats a token" if self.kind == SFT.phase else " nats a pair"
 
 
 def result_of(store: Store, run: str) -> Taught:
-    """What a finished run taught, and the policy at its last checkpoint."""
+    """Reads what a finished run taught, and the policy at its last checkpoint."""
     found = store.runs.get(run)
     if found.kind not in KINDS:
         raise BadInput(f"run {found.id}", why=f"is of the kind {found.kind}", remedy="'holdfast run list' lists them")

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.collect import questions
-from holdfast.collect.agent import Connect, OneModel, OwnScore, Score, load_agent, no_model, scored_without
+from holdfast.collect.agent import Connect, OneModel, OwnScore, Score, load_agent, no_model
 from holdfast.collect.allocation import FROM_OUTCOMES
 from holdfast.collect.client import Client
 from holdfast.collect.pool import PoolTiming
@@ -21,8 +21,6 @@ from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.budget import Mode
 from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.flag import Features
-from holdfast.contracts.judgement import Calibration
 from holdfast.contracts.lines import say
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage, check_name
@@ -51,27 +49,16 @@ from holdfast.policies.prompt import Prompt
 from holdfast.promote.gate import WAIVED, Criteria, SpreadLimits
 from holdfast.prove.comparison import SAMPLE_P_VALUE_SPREAD, SEED_P_VALUE_SPREAD, ComparisonConfig
 from holdfast.reward.safety import SafetyPolicy, close, find_events, judge, reported_events
-from holdfast.reward.scorers import DEFAULT_SAFETY, load_scorer, reward_range, score_from, with_safety
+from holdfast.reward.scorers import DEFAULT_SAFETY, WrappedScore, load_scorer, reward_range, score_from, with_safety
 from holdfast.reward.turns import TurnRewards
 
 
 @dataclass(frozen=True, slots=True)
-class SafeguardedScorer:
+class SafeguardedScorer(WrappedScore):
     """The score of another, closed by a policy. It travels to other processes with it."""
 
     score: Score
     policy: SafetyPolicy
-
-    @property
-    def uses(self) -> frozenset[str]:
-        return frozenset(getattr(self.score, "uses", ()))
-
-    def calibrate_by(self, calibrations: Sequence[Calibration]) -> None:
-        if (calibrate := getattr(self.score, "calibrate_by", None)) is not None:
-            calibrate(calibrations)
-
-    def without(self, features: Features) -> SafeguardedScorer:
-        return replace(self, score=scored_without(self.score, features))
 
     def __call__(
         self, task: Any, output: Any, spans: Sequence[Span]
@@ -85,7 +72,7 @@ class SafeguardedScorer:
     def close(
         self, signals: Sequence[RewardTerm], spans: Sequence[Span], output: Any
     ) -> tuple[tuple[RewardTerm, ...], str | None]:
-        """All signals of the attempt as they count, and why it is rejected, if it is.
+        """Returns all signals of the attempt as they count, and why it is rejected, if it is.
 
         What was told while it ran counts, and so does what the agent itself said, its answer included. An attempt that
         nobody scored is not scored by having been safe."""
@@ -95,7 +82,7 @@ class SafeguardedScorer:
 
 
 def watched(score: Score, block: SafetyReward | None) -> Score:
-    """The same scorer where no policy is asked for."""
+    """Adds a safety policy to the scorer, where one is asked for."""
     return score if block is None else SafeguardedScorer(score, SafetyPolicy(**block.model_dump()))
 
 
@@ -165,10 +152,10 @@ def improve_spec(settings: OptimizeSettings, kind: str = "improve") -> RunSpec:
     )
     if not allows_leaks:
         refuse_leaks(settings.train, spec.held_out, "optimize")
-    made = _spec(settings, kind, partial(improve, spec=spec), policy)
+    run_spec = _spec(settings, kind, partial(improve, spec=spec), policy)
     _check_range(block.prove, settings)
     check_cluster(spec.held_out, block.prove.cluster)
-    return replace(made, policy=block.policy)
+    return replace(run_spec, policy=block.policy)
 
 
 def searches_prompts(settings: OptimizeSettings) -> bool:
@@ -208,7 +195,7 @@ def _prompt_search(
 
 
 def with_tasks(settings: OptimizeSettings) -> OptimizeSettings:
-    """The same with the tasks of its file in the two lists, so that a run keeps what it began with."""
+    """Reads the task file into the two lists, so that a run keeps the tasks that it began with."""
     block = settings.tasks
     if block is None:
         return settings
@@ -241,7 +228,7 @@ def evaluation_spec(
 
 
 async def optimize(settings: OptimizeSettings, policy: Policy, run: DurableRun) -> None:
-    """All tasks once, and then what the settings ask to be learnt from them."""
+    """Runs all tasks once, and then learns from them what the settings ask for."""
     splits = ((Split.TRAIN, settings.train), (Split.VAL, settings.val))
     work = [
         Work(name=f"{split}-{place}", input=item, policy=policy, group=f"{split}-{place}", split=split)
@@ -261,8 +248,8 @@ async def optimize(settings: OptimizeSettings, policy: Policy, run: DurableRun) 
 
 def learn_turns(algorithm: Any, policy: Policy, batch: Batch, *, ctx: StepContext) -> dict[str, Any]:
     """The step of `rl_optimizer`; its type hints are read when it is recorded, and TurnPPO may not be installed."""
-    told: dict[str, Any] = algorithm.learn(ctx.experiences(batch), policy, None, ctx)[0]
-    return told
+    metrics: dict[str, Any] = algorithm.learn(ctx.experiences(batch), policy, None, ctx)[0]
+    return metrics
 
 
 # The parts -----------------------------------------------------------------------------------------------------------
@@ -335,7 +322,7 @@ def _spec(
 
 
 def _engine(settings: OptimizeSettings, policy: Policy) -> tuple[Engine, Connect]:
-    """Who answers for policies in this process, and how another process reaches the model."""
+    """Makes the engine of this process, and what connects another process to the model."""
     provider = (settings.model or "").partition("/")[0]
     if isinstance(policy, Prompt) and settings.vllm:
         why = "is for local models whose weights learn"
@@ -362,7 +349,7 @@ def _engine(settings: OptimizeSettings, policy: Policy) -> tuple[Engine, Connect
 
 
 def connection(settings: OptimizeSettings) -> Connect:
-    """How to reach the model behind an address, in this process or in another one."""
+    """Returns what connects this process or another one to the model behind an address."""
     if settings.model is None:
         return no_model
     return OneModel(_client(settings.model, settings.base_url, settings.thinking_mode))
@@ -410,7 +397,7 @@ def score_for(settings: OptimizeSettings, agent: Any, *, is_proof: bool = False)
 
 
 def _judge(settings: OptimizeSettings, model: str, base_url: str | None) -> Callable[[], Complete]:
-    """How a scorer reaches the model that judges, or gets the embedded verifier."""
+    """Returns what connects a scorer to its judge or to the embedded verifier."""
     from holdfast.pipeline.judges import connect_verifier, is_verifier  # slow to import: scipy
 
     if is_verifier(model):
@@ -424,7 +411,7 @@ def _judge(settings: OptimizeSettings, model: str, base_url: str | None) -> Call
 
 
 def needs_torch() -> None:
-    """What learns and local models need torch, which is an extra: said here, before anything runs."""
+    """Refuses a run that needs PyTorch where it is not installed, before anything runs."""
     if find_spec("torch") is None or find_spec("safetensors") is None:
         raise BadInput("this run", why="needs PyTorch, which is not installed", remedy="pip install 'holdfast[learn]'")
 
@@ -488,7 +475,7 @@ IMPORTANCE_CAP = 2.0
 
 
 def with_importance_cap(algorithm: Any) -> Any:
-    """The same where another program samples: its log-probs are not the trainer's to the last bit, so the ratio is from
+    """Adds a cap where another program samples: its log-probs differ from the trainer's a little, so the ratio is from
     the trainer's own, weighed by trainer over sampler up to a cap. One that was given stays."""
     if getattr(algorithm, "importance_cap", algorithm) is None:
         return replace(algorithm, importance_cap=IMPORTANCE_CAP)

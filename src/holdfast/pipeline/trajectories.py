@@ -22,7 +22,7 @@ Records = Callable[[Store, str, LeftOut], Iterator[Any]]
 
 
 def trajectories(store: Store, run: str, left_out: LeftOut) -> Iterator[Trajectory]:
-    """One for each rollout that an attempt decided and somebody scored, in their order."""
+    """Yields the trajectory of each decided and scored rollout, in order."""
     for rollout in store.views.every(run):
         made = _trajectory(store, rollout.id)
         if isinstance(made, Trajectory):
@@ -32,7 +32,7 @@ def trajectories(store: Store, run: str, left_out: LeftOut) -> Iterator[Trajecto
 
 
 def advantages(store: Store, run: str, left_out: LeftOut) -> Iterator[AdvantageBatch]:
-    """Those that the run learnt with, step by step; else those of its groups."""
+    """Yields the advantages that the run learnt with, step by step; else those of its groups."""
     kept = [step.body["advantages"]["blob"] for step in store.steps.of_run(run) if "advantages" in step.body]
     for blob in kept:
         yield from (decode(AdvantageBatch, one) for one in json.loads(store.blobs.get(blob)))
@@ -60,7 +60,7 @@ RECORDS: Mapping[str, tuple[str, type, Records]] = {  # what they are called, th
 
 
 def lines(store: Store, run: str, kind: str, left_out: LeftOut) -> Iterator[str]:
-    """Each record as a line of JSON that its published schema allows."""
+    """Writes each record as a line of JSON and checks it against its published schema."""
     from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
     name, cls, records = RECORDS[kind]

@@ -59,7 +59,7 @@ def resolve(store: Store, name: str) -> Version:
 
 
 def weights_of(store: Store, name: str) -> str:
-    """What settings call the weights of a version: a model of the package, or the folder that they lie in."""
+    """Returns the weights of a version as settings name them: a model of the package, or a folder."""
     version = resolve(store, name)
     if version.resources is not None or version.policy is not None:
         why = "is more than a folder of weights"
@@ -83,10 +83,12 @@ def endpoint_model(store: Store, release: Release) -> str | None:
 
 def is_near(store: Store, model: str) -> bool:
     """Whether it names weights of this machine: a model of the package, a folder, a release or a checkpoint."""
-    if model in NAMES or Path(model).is_dir() or "@" in model:
-        return True
+    return model in NAMES or Path(model).is_dir() or "@" in model or is_checkpoint(store, model)
+
+
+def is_checkpoint(store: Store, name: str) -> bool:
     try:
-        store.checkpoints.get(model)
+        store.checkpoints.get(name)
     except NotFound:
         return False
     return True
@@ -107,9 +109,7 @@ def policy_for(store: Store, version: Version) -> Policy:
     return policy
 
 
-def open_local(
-    version: Version, *, slots: int, seed: int, deterministic: bool = False, files: Artifacts | None = None
-) -> Local:
+def open_local(version: Version, *, slots: int, seed: int, files: Artifacts | None = None) -> Local:
     """The model, ready to answer; `files` are the store's. What lies there must still be what was resolved."""
     from holdfast.policies.engine import Local
     from holdfast.policies.model import Model, load
@@ -125,14 +125,7 @@ def open_local(
     model, sha256 = load(policy, files)
     if not is_prompt:  # a prompt names its model, and not that model's bytes
         _check_same(version, sha256)
-    return Local(
-        model,
-        name=f"local/{version.name}",
-        version=version.sha256[:12],
-        slots=slots,
-        seed=seed,
-        deterministic=deterministic,
-    )
+    return Local(model, name=f"local/{version.name}", version=version.sha256[:12], slots=slots, seed=seed)
 
 
 def _check_same(version: Version, sha256: str) -> None:
@@ -238,7 +231,7 @@ def _digest(value: Any) -> str:
 
 
 def source_of(store: Store, name: str, model: str | None = None) -> tuple[str, dict[str, Any]]:
-    """What a release would be registered with: its source, and a manifest that names the bytes."""
+    """Returns the source and the manifest that a release is registered with; the manifest names the bytes."""
     if name.startswith("resources:"):
         text = name.partition(":")[2]
         if not text.isdecimal() or model is None:

@@ -276,7 +276,8 @@ class Layer(nn.Module):
 class Body(nn.Module):
     def __init__(self, c: CausalConfig) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(c.vocabulary, c.width)
+        # As nn.Embedding draws them; its own way imports all of torch._dynamo on the device "meta", a second or two.
+        self.embed_tokens = nn.Embedding.from_pretrained(torch.randn(c.vocabulary, c.width), freeze=False)
         self.layers = nn.ModuleList(Layer(c, window) for window in c.windows)
         self.norm = RmsNorm(c.width, c.epsilon)
 

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from holdfast.contracts.artifacts import sync
 from holdfast.contracts.errors import BadInput, boundary
 from holdfast.policies import causal_lm, lora, tokens
 from holdfast.policies.causal_lm import CausalLM
@@ -33,7 +34,6 @@ from holdfast.policies.lm import EPSILON, ROTARY_BASE, ModelShape, Transformer
 from holdfast.policies.paged import PagedGenerator
 from holdfast.policies.rows import Row, drawn_by
 from holdfast.policies.sampling import Completion
-from holdfast.policies.weights import sync
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
@@ -114,8 +114,8 @@ class Hub(nn.Module):
 def load(folder: str | Path, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Hub:
     """The model in the folder, on this device and in this precision."""
     folder = _existing(folder, "config.json")
-    config = causal_lm.read_config(folder)
     with boundary(BadInput, f"model {folder}"):
+        config = causal_lm.read_config(folder)
         if config is not None:
             net = causal_lm.load(folder, config, device=torch.device(device), dtype=dtype)
             ends = net.generation.get("eos_token_id", config.raw.get("eos_token_id"))
@@ -142,11 +142,12 @@ class ModelLimits:
 def template_of(folder: str | Path) -> tuple[ChatTemplate, ModelLimits]:
     """How the model in a folder is talked to, without its weights."""
     folder = _existing(folder, "config.json")
-    raw, generation = json.loads((folder / "config.json").read_bytes()), folder / "generation_config.json"
-    told = json.loads(generation.read_bytes()) if generation.is_file() else {}
-    ends = told.get("eos_token_id", raw.get("eos_token_id"))
-    limits = ModelLimits(int(raw["max_position_embeddings"]), int(raw["vocab_size"]))
-    return _template(folder, limits.vocabulary, ends), limits
+    with boundary(BadInput, f"model {folder}"):
+        raw, generation = json.loads((folder / "config.json").read_bytes()), folder / "generation_config.json"
+        told = json.loads(generation.read_bytes()) if generation.is_file() else {}
+        ends = told.get("eos_token_id", raw.get("eos_token_id"))
+        limits = ModelLimits(int(raw["max_position_embeddings"]), int(raw["vocab_size"]))
+        return _template(folder, limits.vocabulary, ends), limits
 
 
 def adapt(hub: Hub, rank: int, *, seed: int) -> Hub:

@@ -178,6 +178,20 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+class Playing:
+    """A network's choices in many environments side by side, drawn where there is a generator, with its memory of each
+    episode so far."""
+
+    def __init__(self, net: ActorCritic, count: int, rng: np.random.Generator | None) -> None:
+        self._net, self._rng = net, rng
+        self.hidden = net.begin(count)  # [B, H], before what is seen next; an episode that begins there wipes its own
+
+    def __call__(self, observation: Observation, first: Bools, /) -> NDArray[Any]:
+        with torch.no_grad(), one_thread():
+            policy, self.hidden = action_distribution(self._net, observation, self.hidden, first)
+            return policy.best() if self._rng is None else policy.draw(self._rng)
+
+
 class Acting:
     """A network that acts, in one environment or in many side by side: by what it takes for best, or by drawing. Its
     chance begins anew with each `reset` or `many`, so that the same environments see the same draws."""
@@ -200,15 +214,7 @@ class Acting:
         self._choose, self._first = self.many(1), np.ones(1, np.bool_)
 
     def many(self, count: int) -> Choose:
-        hidden, rng = self._net.begin(count), np.random.default_rng(DRAWS)
-
-        def choose(observation: Observation, first: Bools, /) -> NDArray[Any]:
-            nonlocal hidden
-            with torch.no_grad(), one_thread():
-                policy, hidden = action_distribution(self._net, observation, hidden, first)
-                return policy.draw(rng) if self._sampled else policy.best()
-
-        return choose
+        return Playing(self._net, count, np.random.default_rng(DRAWS) if self._sampled else None)
 
     def _vector(self, observation: Any) -> NDArray[np.float32]:
         """An observation of any shape as the network sees it; one of n things is a one among zeros."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.policies.nets import ActorCritic, Body
 
 KIND = "actor-critic"  # of its weights
+VALUE_SCALE, DISCOUNT = "returns", "gamma"  # notes of its manifest: mean and spread of the critic's returns; γ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ XML = re.compile(r"\s*<tool_call>\s*<function=([^>\s]+)>(.*?)</function>\s*</too
 PARAMETER = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
 LISTED = re.compile(r"\s*<\|tool_call\|>\s*(\[.*?\])\s*(?:<\|/tool_call\|>|$)\s*", re.DOTALL)
 NAMED = re.compile(r"\s*\[TOOL_CALLS\]\s*([\w.-]+)\s*(?:\[ARGS\])?\s*(?=\{)", re.DOTALL)
+UNREADABLE = (ValueError, KeyError, TypeError, RecursionError)
 MISTRAL, PYTHON_TAG = "[TOOL_CALLS]", "<|python_tag|>"
 
 
@@ -65,7 +66,7 @@ def _mistral(text: str) -> tuple[str, list[Call]]:
         if rest[len(MISTRAL) :].lstrip()[end:].strip():
             return text, []
         return text[:place].rstrip(), [_call(one) for one in listed]
-    except (ValueError, KeyError, TypeError):
+    except UNREADABLE:
         return text, []
 
 
@@ -88,7 +89,7 @@ def _llama(text: str) -> tuple[str, list[Call]]:
             found, end = json.JSONDecoder().raw_decode(bare)
             calls.append(_call(found, "parameters"))
             bare = bare[end:].lstrip("; \n")
-    except (ValueError, KeyError, TypeError):
+    except UNREADABLE:
         return text, []
     return ("", calls) if calls else (text, [])
 
@@ -115,7 +116,7 @@ def _taken(form: re.Pattern[str], text: str, read: Callable[[re.Match[str]], lis
     def take(found: re.Match[str]) -> str:
         try:
             calls.extend(read(found))
-        except (ValueError, KeyError, TypeError):
+        except UNREADABLE:
             return found.group()
         return ""
 
@@ -130,5 +131,5 @@ def _call(found: Any, arguments: str = "arguments") -> Call:
 def _value(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text

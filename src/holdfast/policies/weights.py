@@ -21,6 +21,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from holdfast.contracts.artifacts import sync
 from holdfast.contracts.errors import BadInput
 from holdfast.policies.lm import ModelShape, Transformer, layout
 
@@ -226,12 +227,3 @@ def _write(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
     aside.replace(path)
     sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Syncs a file, or a folder's entries, to disk."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

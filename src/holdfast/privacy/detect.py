@@ -421,11 +421,6 @@ _FAR = (  # scripts whose words are not told from what follows by spaces
     "|المفتاح السري|api कुंजी|คีย์ api|κλειδί api|api ключ(?= )|токен|ключ api|api[- ]ключ|секретный ключ|מפתח api"
     "|مفتاح api|رمز api"
 )
-_IS = (
-    r"is|are|was|ist|lautet|war|sind|est|était|es|era|são|foi|é|è|jest|to|je|är|er|on|adalah|là|:|zu|auf|en|a|na"
-    r"|til|till|ora|now"
-    r"|jetzt|maintenant|ahora|agora|reads?|remains|equals"
-)
 _END = r"(?<![.,;:!?)\]}\"'`])"
 _TECHNICAL = re.compile(
     r"(?i)sha-?\d|oauth|base-?\d|utf|md5|crypt|argon|pbkdf|hmac|\baes|\brsa|https?:|ipv|win\d|tls|ssl|k8s|ec2|i18n"
@@ -682,36 +677,12 @@ ASSIGNED: Mapping[str, Sign] = {
         test=lambda text: _is_pair_password(text),
         any_case=True,
     ),
-    "user_password": sign(
-        r"(?<![\w.])(?:user|deploy"
-        r"|[a-z][a-z0-9._-]{2,20})(?::\s?"
-        r"|\s/\s)(?P<it>(?=\S{0,30}\d)(?=\S{0,30}[!#$%^&*?~])(?=\S{0,30}[A-Za-z])[^\s\"'`,;"
-        r"|<>:/@]{8,40})(?![^\s.,;)\"'])",
-        ":|/",
-        test=is_password,
-        unless=r"https?:\S*",
-        trait=re.compile(r"[:/]\s?(?=[^\s:/]{0,30}[0-9])[^\s:/]{0,30}[!#$%^&*?~]"),
-    ),
     "bearer_token": sign(
         r"\b(?:bearer|basic(?: auth)?:?|token|apikey|api-key|ssws|geniekey|splunk"
         r"|jwt)\s{1,4}(?P<it>[a-z0-9._~+/:-]{12,}={0,2})",
         words="bearer|basic|token|apikey|key|ssws|geniekey|splunk|jwt",
         test=lambda text: (
             is_password(text) and len(text) >= 16 and (sum(map(str.isdigit, text)) >= 2 or len(text) >= 24)
-        ),
-        any_case=True,
-    ),
-    "header_secret": sign(
-        r"\b(?:(?:proxy-)?authorization|x-[a-z-]{0,24}(?:key|token|auth|secret|signature)|private-token|job-token"
-        r"|ocp-apim-subscription-key|api-?key|apikey)"
-        r"[\"']?\s{0,2}[:=]\s{0,2}[\"']?(?:(?:bearer|basic|token|digest|negotiate|apikey|bot"
-        r"|jwt)\s{1,3})?(?P<it>[^\s\"'`,;<>]{8,4096})",
-        "authorization|x-|-token|-key|apikey",
-        test=lambda text: (
-            is_given(text)
-            and not _CODE.search(text)
-            and text.lower() not in _NO_PASSWORD
-            and (_is_mixed(text) or len(text) >= 16)
         ),
         any_case=True,
     ),
@@ -740,13 +711,6 @@ ASSIGNED: Mapping[str, Sign] = {
         test=is_given,
         any_case=True,
         trait=re.compile(r">[^<>\s]{4,128}</"),
-    ),
-    "totp_secret": sign(
-        r"(?:totp|2fa|otp|mfa|otpauth|authenticator|two-factor)\b[^\n]{0,60}?(?:secret|key|seed|code)(?:\W{1,4}"
-        r"|\sis\s)(?P<it>[a-z2-7]{16,64}|(?:[a-z2-7]{4}[ -]){3,15}[a-z2-7]{4})\b",
-        words="totp|fa|otp|mfa|otpauth|authenticator|factor",
-        test=lambda text: text.upper() == text or " " not in text,
-        any_case=True,
     ),
     "recovery_codes": sign(
         r"(?:recovery|backup|rescue|scratch|emergency|wiederherstellungs|notfall|secours|recuperación"
@@ -779,12 +743,6 @@ ASSIGNED: Mapping[str, Sign] = {
         test=lambda text: _is_strong(text),
         trait=_LONG_TOKEN,
     ),
-    "form_password": sign(
-        r"type=[\"']?password[\"']?[^<>]{0,160}?\bvalue=[\"'](?P<it>[^\"'\n]{3,128})",
-        words="password",
-        test=is_given,
-        any_case=True,
-    ),
     "form_value": sign(
         r"\bvalue=[\"'](?P<it>[^\"'\n]{3,128})[\"'][^<>]{0,160}?type=[\"']?password",
         words="password",
@@ -799,14 +757,6 @@ ASSIGNED: Mapping[str, Sign] = {
         r"\becho\s+(?:-n\s+)?[\"']?(?:[\w.-]{1,32}:)?(?P<it>[^\s\"'|]{4,128})[\"']?\s*\|\s*(?:sudo|docker login"
         r"|podman login|passwd|chpasswd|su\b|gh auth|kinit|cryptsetup|openssl|gpg)",
         words="echo",
-        test=is_given,
-    ),
-    "argument_password": sign(
-        r"\b(?:htpasswd\s+-\w*b\w*\s+\S+\s+\S+\s+|net user \S{1,40} |sqlplus \S{1,40}/|wpa_passphrase \S{1,40} "
-        r"|-pass(?:in|out)?[ =]pass:|\bpass:|ssh-keygen\b[^\n]{0,80}?-N [\"']?|useradd\b[^\n]{0,40}?-p [\"']?"
-        r"|mysqladmin\b[^\n]{0,40}?password [\"']?|chpasswd <<< [\"']?\S{1,32}:|sudo -S <<< "
-        r"[\"']?)(?P<it>(?![-/*])[^\s\"'|]{4,64})",
-        words="htpasswd|net|sqlplus|wpa|passin|passout|pass|keygen|useradd|mysqladmin|chpasswd|sudo",
         test=is_given,
     ),
     "oauth_code": sign(
@@ -833,11 +783,6 @@ ASSIGNED: Mapping[str, Sign] = {
         any_case=True,
         trait=re.compile(r"[0-9a-zA-Z]{12}"),
     ),
-    "hex_key": sign(
-        r"(?:private|secret|priv|signing)[ _-]?key\W{1,6}(?:is\s|ist\s)?[\"'`]?(?P<it>(?:0x)?[0-9a-f]{64})(?!\w)",
-        words="key",
-        any_case=True,
-    ),
     "seed_phrase": sign(
         r"(?<![a-z])(?<![a-z][ ,-])(?:[a-z]{3,8}(?:[ ,]{1,2}|-|\n)){11,23}[a-z]{3,8}(?![a-z]|[ ,-][a-z])",
         trait=re.compile(r"(?:^|[:\n\"'`(>])[ \n]?(?:[a-z]{3,8}[ ,\n-]{1,2}){11}"),
@@ -850,9 +795,6 @@ ASSIGNED: Mapping[str, Sign] = {
         r"|\b(?:is|are|ist|sind|est|es|são|words))\s{0,3}[\"'`]?(?P<it>(?:[a-z]{3,8}[ ,\n-]{1,2}){11,23}[a-z]{3,8})\b",
         words="seed|phrase|mnemonic|recovery|ledger|trezor|metamask|words",
         any_case=True,
-    ),
-    "wallet_key": sign(
-        r"[5KL](?<![A-Za-z0-9+/].)[1-9A-HJ-NP-Za-km-z]{50,51}(?![A-Za-z0-9+/])", test=_is_random, trait=_LONG_TOKEN
     ),
     "random_string": sign(
         r"[A-Za-z0-9+/_-](?<![A-Za-z0-9+/_=-].)[A-Za-z0-9+/_-]{31,}+={0,2}(?![A-Za-z0-9+/_-])",

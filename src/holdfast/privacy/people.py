@@ -41,7 +41,7 @@ FAMILY = SURE_FAMILY | _LISTS["family"]
 COMMON_FAMILY = _LISTS["common_family"]
 FAMILY |= COMMON_FAMILY
 KNOWN = GIVEN | FAMILY
-AMBIGUOUS, NO_NAMES = GIVEN - SURE, frozenset(_NO_NAMES.split())
+NO_NAMES = frozenset(_NO_NAMES.split())
 QUIETLY = frozenset(word.lower() for word in SURE)
 QUIET_FAMILY = frozenset(word.lower() for word in FAMILY if len(word) > 3)
 PARTICLES = (
@@ -92,54 +92,13 @@ CUED = re.compile(
     rf"|(?:[Cc]ustomer|[Pp]atient|[Cc]ontact|[Ee]mployee|[Cc]lient|[Aa]ttn|[Aa]ttention|[Aa]uthor|[Ss]igned)"
     rf"(?: by)?:|[Ss]igned(?: by)?|[Ss]poke (?:to|with)|[Mm]et with) ?{_PAIR}){_NAMED}"
 )
-CUES = frozenset(  # a text without any of them has no announced names
-    [
-        "mr",
-        "mrs",
-        "ms",
-        "miss",
-        "mx",
-        "dr",
-        "prof",
-        "professor",
-        "sir",
-        "madame",
-        "mme",
-        "herr",
-        "herrn",
-        "frau",
-        "señor",
-        "señora",
-        "sr",
-        "sra",
-        "signor",
-        "signora",
-        "monsieur",
-        "dear",
-        "sincerely",
-        "regards",
-        "cheers",
-        "yours",
-        "name",
-        "named",
-        "called",
-        "i",
-        "this",
-        "customer",
-        "patient",
-        "contact",
-        "employee",
-        "client",
-        "attn",
-        "attention",
-        "author",
-        "signed",
-        "spoke",
-        "met",
-    ]
-)
-_GREETINGS_WORDS = "regards sincerely cheers yours"
-GREETINGS = frozenset(_GREETINGS_WORDS.split())
+_CUES = """
+mr mrs ms miss mx dr prof professor sir madame mme herr herrn frau señor señora sr sra signor signora monsieur dear
+sincerely regards cheers yours name named called i this customer patient contact employee client attn attention author
+signed spoke met
+"""
+CUES = frozenset(_CUES.split())  # a text without any of them has no announced names
+GREETINGS = frozenset({"regards", "sincerely", "cheers", "yours"})
 TWO = re.compile(rf"{CAPITAL}[\w.'’-]* (?:{PARTICLES} ){{0,2}}{CAPITAL}[^\W\d_]")  # two words with capitals
 _FAR_TITLES = (
     "Mlle|Srta|Doña|Dña|Sig|Sig.ra|Dott|Dott.ssa|Dhr|Mevr|Mevrouw|Meneer|Pani|Paní|Fru|Hr|Sayın|Ông|Bà|Bapak|Ibu"
@@ -166,32 +125,12 @@ CUED_FAR = re.compile(
     rf"\b(?:(?:{_FAR_TITLES.replace('.', '[.]')})\.? (?:(?:Dr|Prof|Ing)\.? )?|(?:{_FAR_GREETINGS})\s"
     rf"|(?:{_FAR_FIELDS})\s?[:=]\s?{_PAIR}){_NAMED}"
 )
-FAR_CUES = frozenset(re.findall(r"[^\W\d_]+", f"{_FAR_TITLES}|{_FAR_GREETINGS}|{_FAR_FIELDS}".lower())) - {
-    "i",
-    "ra",
-    "и",
-}
+FAR_CUES = frozenset(re.findall(r"[^\W\d_]+", f"{_FAR_TITLES}|{_FAR_GREETINGS}|{_FAR_FIELDS}".lower())) - {*"iи", "ra"}
 INTRODUCED = re.compile(
     rf"(?<![^\W_])(?:{_INTRO})[\s:]{{0,2}}(?P<it>[^\W\d_][\w'-]{{0,24}}(?:[ ・·](?:[^\W\d_][\w'-]{{1,20}})){{0,2}})"
 )
-INTROS = (
-    "name is",
-    "name's",
-    "name ist",
-    "我叫",
-    "我的名字",
-    "我是",
-    "名前は",
-    "私は",
-    "제 이름은",
-    "저는",
-    "ผมชื่อ",
-    "ฉันชื่อ",
-    "ดิฉันชื่อ",
-    "ชื่อของ",
-    "मेरा नाम",
-    "আমার নাম",
-)
+_INTROS = "name is|name's|name ist|我叫|我的名字|我是|名前は|私は|제 이름은|저는|ผมชื่อ|ฉันชื่อ|ดิฉันชื่อ|ชื่อของ|मेरा नाम|আমার নাম"
+INTROS = tuple(_INTROS.split("|"))
 _INTRO_WORDS_WORDS = (
     "heiße heisse appelle nom llamo nombre nome chamo chiamo heet naam nazywam imię jmenuji jmenuju heter namn "
     "hedder navn nimeni adım ismim nevem numele numesc"
@@ -559,7 +498,6 @@ _ARTICLE = re.compile(rf"[AIZUH](?<!\w.)(?:m|n der|n den|uf der|uf dem|n der|um|
 _CAPITAL_NUMBER = re.compile(r"[0-9](?:(?<=[^\W\d_] [0-9])|(?<=[^\W\d_], [0-9])|(?<=[º°.#] [0-9])|(?<=[º°.#][0-9]))")
 _POST_TOWN = re.compile(rf",(?<=[0-9A-Za-z],)\s{{1,2}}(?:[A-Z]{{1,3}}[ -])?[0-9A-Z][0-9A-Z -]{{2,8}} {CAPITAL}")
 _TOWN_FIRST = re.compile(rf"[0-9](?<![\w.-].)[0-9]{{3}} {CAPITAL}[^\W\d_]+(?: [^\n,]{{1,20}})?, {CAPITAL}")
-_TOWN_POST = re.compile(rf"{CAPITAL}[^\W\d_A-Z]+,? (?:[A-Z]{{2,3}},? )?[-–]? ?(?:{POSTAL})")
 # Number first, number last, then national forms: each with the words that it cannot be without.
 HOUSES: Mapping[str, Sign] = {
     "address": sign(
@@ -634,12 +572,6 @@ HOUSES: Mapping[str, Sign] = {
         rf"?)?\d{{1,4}}(?:[/-]\d{{1,4}})?(?: ?[a-zA-Z])?,\s{{1,2}}(?:{POSTAL}) {TOWN}(?:, {TOWN})?",
         gate="digits",
         trait=_POST_TOWN,
-    ),
-    "numbered_address": sign(
-        rf"(?<![\w.-])\d{{1,5}}[A-Za-z]?(?:/\d{{1,4}})?,? {CAPITAL}[\w.'’-]{{1,25}}(?: "
-        rf"[\w.'’-]{{1,20}}){{0,3}}(?:, {TOWN}){{1,3}},? (?:[A-Z]{{2,3}},? )?[-–]? ?(?:{POSTAL})(?:, {TOWN})?",
-        gate="digits",
-        trait=_TOWN_POST,
     ),
     "box_address": sign(
         rf"\b(?:P\.? ?O\.? Box|Postfach|B\.?P\.?|Apartado|Postbus|Casella Postale|Skrytka|Postboks|Caixa Postal) "

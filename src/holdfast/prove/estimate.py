@@ -1,7 +1,7 @@
-"""Intervals of rates, and bootstrap intervals of any statistic of a matrix of scores with a row for each task.
+"""Intervals of rates, and bootstrap intervals of the mean of a matrix of scores with a row for each task.
 
-Which statistic to use, and whether the answer is good enough, the caller decides. The generator is an argument: the
-same seed gives the same interval.
+Whether the answer is good enough, the caller decides. The generator is an argument: the same seed gives the same
+interval.
 """
 
 from __future__ import annotations
@@ -19,10 +19,6 @@ Matrix = NDArray[np.float64]  # [tasks, seeds]
 Statistic = Callable[[Matrix], float]
 
 RESAMPLES = 2000
-
-
-def mean(scores: Matrix) -> float:
-    return float(scores.mean())
 
 
 def standardised(gains: ArrayLike) -> float:
@@ -51,60 +47,46 @@ def wilson(successes: float, trials: float, *, level: float = 0.95) -> Interval:
     return Interval(low=low if successes else 0.0, high=1.0 if successes == trials else high, level=level)
 
 
-def is_alike(lost: Sequence[int], planned: Sequence[int], *, alpha: float = 0.05) -> bool:
+def is_alike(lost: Sequence[int], planned: Sequence[int]) -> bool:
     """Whether the second of two arms lost no larger a part of its episodes than the first, beyond accident: of all that
     are lost its number is binomial, by how many each was to have."""
-    chance = float(scipy.stats.binom.sf(lost[1] - 1, sum(lost), planned[1] / sum(planned)))
-    return chance >= alpha
+    return float(scipy.stats.binom.sf(lost[1] - 1, sum(lost), planned[1] / sum(planned))) >= 0.05
 
 
-def student(values: ArrayLike, *, level: float = 0.95) -> Interval:
+def student(values: ArrayLike) -> Interval:
     """mean ± t s/√n, with n − 1 degrees of freedom; Student 1908. For few independent values, of which there are too
     few different draws for a bootstrap."""
     found = np.asarray(values, np.float64)
     if found.ndim != 1 or found.size < 2 or not np.isfinite(found).all():
         raise BadInput(f"values of shape {found.shape}", why="must be a list of two finite numbers or more")
-    _check_level(level)
     centre, error = float(found.mean()), float(found.std(ddof=1)) / float(np.sqrt(found.size))
-    reach = float(scipy.stats.t.isf((1.0 - level) / 2.0, found.size - 1)) * error
-    return Interval(low=centre - reach, high=centre + reach, level=level)
+    reach = float(scipy.stats.t.isf(0.025, found.size - 1)) * error
+    return Interval(low=centre - reach, high=centre + reach, level=0.95)
 
 
-def interval(
-    scores: ArrayLike, statistic: Statistic = mean, *, rng: np.random.Generator, level: float = 0.95
-) -> Interval:
-    """Bootstrap interval of a statistic of [tasks, seeds]; Efron 1979. Tasks are drawn with all their seeds, so the
+def interval(scores: ArrayLike, *, rng: np.random.Generator, level: float = 0.95) -> Interval:
+    """Bootstrap interval of the mean of [tasks, seeds]; Efron 1979. Tasks are drawn with all their seeds, so the
     interval is about tasks like these, and seeds that agree do not count as more evidence. Percentiles of few tasks are
     too narrow and are taken further out: the expanded percentile interval, Hesterberg 2015, arXiv:1411.5279."""
-    matrix = _matrix(scores)
-    if statistic is mean:
-        return _percentiles(_drawn_means(matrix, rng), len(matrix), level)
-    drawn = [statistic(matrix[_draw(matrix, rng)]) for _ in range(RESAMPLES)]
-    return _percentiles(drawn, len(matrix), level)
+    means = _matrix(scores).mean(axis=1)  # all tasks have as many seeds, so their means suffice
+    step = max(1, (1 << 20) // means.size)
+    drawn: list[float] = []
+    for at in range(0, RESAMPLES, step):
+        places = rng.integers(means.size, size=(min(step, RESAMPLES - at), means.size))
+        drawn.extend(means[places].mean(axis=1).tolist())
+    return _percentiles(drawn, means.size, level)
 
 
-def difference(
-    baseline: ArrayLike,
-    candidate: ArrayLike,
-    statistic: Statistic = mean,
-    *,
-    rng: np.random.Generator,
-    level: float = 0.95,
-) -> Interval:
-    """Bootstrap interval of statistic(candidate) − statistic(baseline), with the same tasks drawn for both."""
+def difference(baseline: ArrayLike, candidate: ArrayLike, *, rng: np.random.Generator, level: float = 0.95) -> Interval:
+    """Bootstrap interval of mean(candidate) − mean(baseline), with the same tasks drawn for both."""
     before, after = _matrix(baseline), _matrix(candidate)
     if before.shape != after.shape:
         why = f"{before.shape} against {after.shape}"
         raise BadInput("paired scores", why=why, remedy="keep the tasks and seeds that both were measured on")
-    if statistic is mean:  # the mean of differences is the difference of means
-        return interval(after - before, rng=rng, level=level)
-    places = (_draw(before, rng) for _ in range(RESAMPLES))
-    return _percentiles([statistic(after[at]) - statistic(before[at]) for at in places], len(before), level)
+    return interval(after - before, rng=rng, level=level)
 
 
-def nested(
-    groups: Sequence[ArrayLike], statistic: Statistic, *, rng: np.random.Generator, level: float = 0.95
-) -> Interval:
+def nested(groups: Sequence[ArrayLike], statistic: Statistic, *, rng: np.random.Generator) -> Interval:
     """Bootstrap interval of a statistic of the mean row of several tables [rows, columns]: first tables are drawn, then
     the rows of each; every table counts the same. For seeds and the tasks of each seed: the interval is about other
     seeds and other tasks."""
@@ -114,8 +96,9 @@ def nested(
     drawn = []
     for _ in range(RESAMPLES):
         chosen = [tables[place] for place in rng.integers(len(tables), size=len(tables))]
-        drawn.append(statistic(np.mean([one[_draw(one, rng)].mean(axis=0) for one in chosen], axis=0)))
-    return _percentiles(drawn, len(tables), level)
+        rows = [one[rng.integers(len(one), size=len(one))].mean(axis=0) for one in chosen]
+        drawn.append(statistic(np.mean(rows, axis=0)))
+    return _percentiles(drawn, len(tables), 0.95)
 
 
 def _matrix(scores: ArrayLike) -> Matrix:
@@ -128,21 +111,6 @@ def _matrix(scores: ArrayLike) -> Matrix:
         why = "tasks are drawn, and there is one"
         raise BadInput(f"scores of shape {matrix.shape}", why=why, remedy="measure more")
     return matrix
-
-
-def _draw(matrix: Matrix, rng: np.random.Generator) -> NDArray[np.int64]:
-    return rng.integers(len(matrix), size=len(matrix))
-
-
-def _drawn_means(matrix: Matrix, rng: np.random.Generator) -> list[float]:
-    """The same as drawing matrices one by one, many at a time: all tasks have as many seeds, so their means suffice."""
-    means = matrix.mean(axis=1)
-    step = max(1, (1 << 20) // means.size)
-    drawn: list[float] = []
-    for at in range(0, RESAMPLES, step):
-        places = rng.integers(means.size, size=(min(step, RESAMPLES - at), means.size))
-        drawn.extend(means[places].mean(axis=1).tolist())
-    return drawn
 
 
 def _percentiles(drawn: list[float], n: int, level: float) -> Interval:

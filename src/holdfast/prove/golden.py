@@ -18,8 +18,9 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Finding
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.records import dumps, encode, loads
+from holdfast.contracts.task import canonical
 from holdfast.contracts.trace import SpanKind
-from holdfast.prove.suite import Suite, canonical
+from holdfast.prove.suite import Suite
 from holdfast.store.artifacts import write_atomically
 from holdfast.store.store import Store
 from holdfast.store.writer import WriteFuture
@@ -92,18 +93,18 @@ class Golden:
         return {name: fsum(values) / len(values) for name, values in found.items()}
 
 
-def case_of(one: Experience) -> GoldenCase:
+def case_of(experience: Experience) -> GoldenCase:
     """What one attempt saw, did and was worth."""
-    calls, signals = one.calls, () if one.breakdown is None else one.breakdown.signals
+    calls, signals = experience.calls, experience.signals
     values = {signal.name: signal.value for signal in signals}
     kpis: dict[str, float] = {name: values[name] for name in ("success", "safety_cost") if name in values}
-    if one.breakdown is not None and one.breakdown.total is not None:
-        kpis["reward"] = one.breakdown.total
+    if experience.reward is not None:
+        kpis["reward"] = experience.reward
     kpis["model_calls"] = float(len(calls))
-    kpis["tool_calls"] = float(sum(span.kind is SpanKind.TOOL for span in one.spans))
+    kpis["tool_calls"] = float(sum(span.kind is SpanKind.TOOL for span in experience.spans))
     kpis["tokens"] = float(sum((call.prompt_tokens or 0) + (call.completion_tokens or 0) for call in calls))
     return GoldenCase(
-        case_id=one.task,
+        case_id=experience.task,
         # The ids beside the messages: what a template or a tool's description adds is seen as well.
         observation=_hash([[list(call.messages), call.prompt_ids] for call in calls]),
         action=_hash([[call.response, call.completion_ids, call.finish_reason] for call in calls]),

@@ -6,7 +6,6 @@ Who runs the cases, and what an answer is worth, is a workload's business; what 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import fsum, isfinite
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.task import canonical
 from holdfast.prove.reports.document import Problem, not_finite, parse
 
 FAMILIES = ("reasoning", "tool_use")
@@ -65,11 +65,6 @@ class Suite:
     def title(self) -> str:
         """As evidence names it: "tool-use-suite@1 3f2ab0c1d2e3"."""
         return f"{self.suite_id}@{self.version} {self.fixture_sha256[:12]}"
-
-
-def canonical(data: Any) -> str:
-    """One text for equal data, whatever the order of its keys."""
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def load(path: Path) -> Suite:

@@ -62,19 +62,17 @@ def total(signals: Sequence[RewardTerm], guard: OutcomeGate) -> RewardBreakdown:
     return breakdown
 
 
-def add_shaping(
-    signals: Sequence[RewardTerm], shaping: Sequence[RewardTerm], cap: float = OutcomeGate().cap
-) -> tuple[RewardTerm, ...]:
+def add_shaping(signals: Sequence[RewardTerm], shaping: Sequence[RewardTerm]) -> tuple[RewardTerm, ...]:
     """Adds terms to a breakdown that was judged before. Their weights are shares of what the hidden check counts.
 
-    They are paid where the check passed, and with all other shaping at most `cap` of it; where it failed, where a veto
-    or a hard gate ended the attempt, and where nobody checked it, they count 0."""
+    They are paid where the check passed, and with all other shaping at most the gate's cap of it. Where it failed,
+    where a veto or a hard gate ended the attempt, and where nobody checked it, they count 0."""
     check = check_in(signals)
     is_open = check is not None and check.value >= RIGHT and not any(s.name == GATED and s.value for s in signals)
     whole = check.weight if check is not None and is_open else 0.0
     before = sum(abs(one.value * one.weight) for one in signals if one is not check)
     moved = sum(abs(one.value * one.weight) for one in shaping) * whole
-    scale = min(1.0, max(0.0, cap * whole - before) / moved) if moved > 0.0 else 0.0
+    scale = min(1.0, max(0.0, OutcomeGate().cap * whole - before) / moved) if moved > 0.0 else 0.0
     return (*signals, *(replace(one, weight=one.weight * whole * scale) for one in shaping))
 
 

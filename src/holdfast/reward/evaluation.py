@@ -233,7 +233,7 @@ def tampering(result: TaskResult, *, file_s: float = FILE_S) -> PartVerdict | No
     found = _in_time(result, file_s, partial(tamper.inspect, result.change, tests=dict(result.tests)))
     if isinstance(found, str):
         return PartVerdict("tampering", None, reasons=(found,), is_needed=True)
-    reasons = _places(found) or ("nothing was found",)
+    reasons = tuple(map(str, found[:MOST_REASONS])) or ("nothing was found",)
     return PartVerdict("tampering", not found, tamper.signals(found), reasons, is_needed=True)
 
 
@@ -246,10 +246,6 @@ def _in_time(result: TaskResult, file_s: float, look: Callable[[], T]) -> T | st
         return f"looking at the change took longer than {most_s:g} s"
     except (RecursionError, MemoryError) as error:
         return f"the change could not be looked at: {type(error).__name__}"
-
-
-def _places(found: Sequence[EditFinding]) -> tuple[str, ...]:
-    return tuple(f"{one.path}:{one.line} {one.rule}, {one.what}" for one in found[:MOST_REASONS])
 
 
 def diff(result: TaskResult, *, file_s: float = FILE_S, has_scaffolding: bool = True) -> PartVerdict | None:
@@ -270,7 +266,7 @@ def diff(result: TaskResult, *, file_s: float = FILE_S, has_scaffolding: bool = 
         return PartVerdict("minimal diff", None, (none,), (looked,))
     added, measured = looked
     excess = next((one.value for one in measured if one.name == "excess_edits"), 0.0)
-    reasons = [*_places(added)]
+    reasons = [str(edit) for edit in added[:MOST_REASONS]]
     if excess > 0.0 and result.references:
         reasons.append(f"{excess:.3g} edits beyond the minimal fix")
     return PartVerdict("minimal diff", not reasons, measured, tuple(reasons) or ("no larger than needed",))
@@ -281,9 +277,7 @@ def tools(result: TaskResult) -> PartVerdict | None:
     if not result.spans:
         return None
     found = tool_use.marks(result.spans, needs=result.needs, answer=result.output)
-    missed = sorted(set(result.needs or ()) - {mark.tool for mark in found})
-    reasons = [f"{mark.tool} in turn {(mark.turn or 0) + 1}: {mark.idle}" for mark in found if mark.idle]
-    reasons += [f"{name} was needed and not called" for name in missed]
+    reasons = tool_use.remarks(found, result.needs)
     told = tuple(replace(one, weight=0.0) for one in tool_use.signals(found, result.needs))
     return PartVerdict("tools", not reasons, told, tuple(reasons[:MOST_REASONS]) or ("every call was of use",))
 

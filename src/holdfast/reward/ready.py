@@ -25,6 +25,8 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.judgement import Calibration, EvalItem, Grade, Judgement
 from holdfast.contracts.reward import Reward
 from holdfast.contracts.scorer import Trace, label_of, prompt_of
+from holdfast.contracts.shapes import DoubledKey, unique_keys
+from holdfast.contracts.similar import visible
 from holdfast.reward import safety
 from holdfast.reward.evidence import with_tool_calls
 from holdfast.reward.judges.judge import (
@@ -93,8 +95,7 @@ def _bare(text: str) -> str:
 
 def _folded(text: str) -> str:
     """One form of each letter, one case, single spaces; letters of no width are none."""
-    seen = "".join(letter for letter in normalize("NFKC", text) if category(letter) != "Cf")
-    return " ".join(normalize("NFKC", seen.casefold()).split())
+    return " ".join(normalize("NFKC", visible(text).casefold()).split())
 
 
 def _letter(letter: str, is_of_number: bool) -> str:
@@ -190,17 +191,13 @@ def json_equal(task: Any, answer: Any) -> Reward | None:
 
 
 def _parsed(text: str) -> Any:
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            raise ValueError("a key is there twice")
-        return found
-
     def refuse(name: str) -> Any:
         raise ValueError(f"{name} is no JSON")
 
     try:
-        return json.loads(text, object_pairs_hook=once, parse_constant=refuse)
+        return json.loads(text, object_pairs_hook=unique_keys, parse_constant=refuse)
+    except DoubledKey:
+        raise ValueError("a key is there twice") from None
     except RecursionError:
         raise ValueError("is nested too deeply") from None
 
@@ -572,12 +569,8 @@ def diff(task: Any, answer: Any, *, minimal_diff: bool = True, scaffolding: bool
         terms, said = {one.name: one.value for one in signals}, signals[0].feedback or ""
     found = tamper.inspect(change, tests=tests)
     if found:
-        places = "; ".join(f"{one.path}:{one.line} {one.rule}, {one.what}" for one in found[:5])
-        return Reward(0.0, {**terms, "tampering": 1.0}, f"tampers: {places}")
+        return Reward(0.0, {**terms, "tampering": 1.0}, f"tampers: {'; '.join(map(str, found[:5]))}")
     return Reward(terms["minimality"], terms, said)
-
-
-TOOL: Mapping[str, float] = {"choice": 0.4, "structure": 0.3, "utility": 0.2, "error_handling": 0.1}
 
 
 def tools(task: Any, answer: Any, trace: Trace) -> Reward:
@@ -587,7 +580,7 @@ def tools(task: Any, answer: Any, trace: Trace) -> Reward:
     beside a gate."""
     from holdfast.reward import tools as tool_use
 
-    needs, offered = _names(task.get("needs")), task.get("tools") or ()
+    needs, offered = tool_use.names(task.get("needs")), task.get("tools") or ()
     schemas = tool_use.schemas_of(offered) if offered and all(isinstance(one, Mapping) for one in offered) else None
     marks = tool_use.marks(with_tool_calls(trace.spans), needs=needs, schemas=schemas, answer=answer)
     if not marks and not needs:
@@ -595,18 +588,9 @@ def tools(task: Any, answer: Any, trace: Trace) -> Reward:
     terms: dict[str, float] = {}
     for one in tool_use.signals(marks, needs):
         terms[one.name] = terms.get(one.name, 0.0) + one.value * one.weight
-    shares = {name: share for name, share in TOOL.items() if name in terms}
-    missed = sorted(set(needs or ()) - {mark.tool for mark in marks})
-    said = [f"{mark.tool} in turn {(mark.turn or 0) + 1}: {mark.idle}" for mark in marks if mark.idle]
-    said += [f"{name} was needed and not called" for name in missed]
+    shares = {name: share for name, share in tool_use.SHARES.items() if name in terms}
     value = sum(share * terms[name] for name, share in shares.items()) / sum(shares.values())
-    return Reward(min(1.0, value), terms, "; ".join(said))
-
-
-def _names(value: Any) -> tuple[str, ...] | None:
-    """None: nobody knows which tools are needed."""
-    is_list = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
-    return tuple(value) if is_list else None
+    return Reward(min(1.0, value), terms, "; ".join(tool_use.remarks(marks, needs)))
 
 
 vars(tools).update(feature="tool_rewards")  # a flag can switch it off

@@ -14,13 +14,12 @@ from statistics import fmean, stdev
 from typing import Any, Literal, TypeAlias
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.reward import RewardBreakdown, RewardTerm
+from holdfast.contracts.reward import AGENT, RewardBreakdown, RewardTerm, is_own
 from holdfast.contracts.scorer import RIGHT, resolve, told_error
 from holdfast.contracts.trace import Span
 from holdfast.reward.judges.calibration import agreement
 from holdfast.reward.scorers import SUCCESS, Combined
 
-AGENT = "agent"  # the source of what an agent reported of itself, and the prefix of its name beside a score
 OUTCOMES = (SUCCESS, "exact_match")  # the first of them that is there says whether an answer is right
 SAME = 1e-9
 MOST_ERROR = 2000  # characters
@@ -129,7 +128,7 @@ def _failed(one: StoredRollout, error: BaseException) -> Rescored:
 
 def _closed(one: StoredRollout, given: Sequence[RewardTerm], close: Any) -> Rescored:
     measured = tuple(given)
-    own = [signal for signal in one.signals if signal.source.partition(":")[0] == AGENT]
+    own = [signal for signal in one.signals if is_own(signal)]
     signals: Signals = (*(_beside(signal) if measured else signal for signal in own), *measured) if own else measured
     rejected = None
     if close is not None:

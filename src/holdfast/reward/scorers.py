@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import isawaitable
 from math import fsum, isfinite
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from holdfast.contracts.agent import load_named
 from holdfast.contracts.checks import GATED
@@ -363,21 +363,30 @@ class Combined:
 
 
 @dataclass(frozen=True, slots=True)
-class WithSafety:
-    """The terms of another score, with the safety cost beside them, for proofs. A score that reports a cost itself is
-    believed; it is measured here where an attempt failed and has no score."""
+class WrappedScore:
+    """Another score with something added to it; flags and calibrations reach what is inside."""
 
     score: Callable[[Any, Any, Sequence[Span]], Any]
-    safety: tuple[Scorer, ...]
-    max_cost: float = MAX_COST
 
     @property
     def uses(self) -> frozenset[str]:
         return frozenset(getattr(self.score, "uses", ()))
 
-    def without(self, features: Features) -> WithSafety:
-        made = self.score.without(features) if hasattr(self.score, "without") else self.score
-        return replace(self, score=made)
+    def calibrate_by(self, calibrations: Sequence[Calibration]) -> None:
+        if (calibrate := getattr(self.score, "calibrate_by", None)) is not None:
+            calibrate(calibrations)
+
+    def without(self, features: Features) -> Self:
+        return replace(self, score=self.score.without(features)) if hasattr(self.score, "without") else self
+
+
+@dataclass(frozen=True, slots=True)
+class WithSafety(WrappedScore):
+    """The terms of another score, with the safety cost beside them, for proofs. A score that reports a cost itself is
+    believed; it is measured here where an attempt failed and has no score."""
+
+    safety: tuple[Scorer, ...]
+    max_cost: float = MAX_COST
 
     def __call__(self, task: Any, output: Any, spans: Sequence[Span]) -> Signals | Awaitable[Signals]:
         given, beside = self.score(task, output, spans), partial(self._beside, task, output, spans)

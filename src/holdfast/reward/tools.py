@@ -29,6 +29,7 @@ BUSY = re.compile(
     r"|service unavailable|429|502|503|504)\b",
     re.IGNORECASE,
 )
+SHARES: Mapping[str, float] = {"choice": 0.4, "structure": 0.3, "utility": 0.2, "error_handling": 0.1}
 ABSTAINING = frozenset(("unknown", "unsure", "cannot", "unable", "unavailable", "impossible", "missing"))
 
 
@@ -99,7 +100,7 @@ def marks(
 def signals(
     found: Sequence[CallMark],
     needs: Collection[str] | None = None,
-    shares: Mapping[str, float] = dict.fromkeys(("choice", "structure", "utility", "error_handling"), 1.0),
+    shares: Mapping[str, float] = dict.fromkeys(SHARES, 1.0),
 ) -> tuple[RewardTerm, ...]:
     """Choice, structure, utility and error handling of every call, and a choice of 0 for each need without a call.
     Parts of each name's share are divided among all calls and missed needs. A call that met a busy tool counts only for
@@ -124,6 +125,13 @@ def signals(
         handling = 0.0 if mark.idle else 1.0 / (len(found) + len(missed))
         told.append(term("error_handling", mark.error_handling, handling, mark.handled_in))
     return tuple(told)
+
+
+def remarks(found: Sequence[CallMark], needs: Collection[str] | None = None) -> list[str]:
+    """What is wrong with the calls, for people: those that earn nothing, and the needed tools that were not called."""
+    idle = [f"{mark.tool} in turn {(mark.turn or 0) + 1}: {mark.idle}" for mark in found if mark.idle]
+    missed = sorted(set(needs or ()) - {mark.tool for mark in found})
+    return idle + [f"{name} was needed and not called" for name in missed]
 
 
 def fits(call: ToolCall, schemas: Schemas) -> bool:

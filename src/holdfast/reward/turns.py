@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.flag import Features
-from holdfast.contracts.reward import TURN_REWARD, TURN_SOURCES, RewardTerm, check_in
+from holdfast.contracts.reward import TURN_REWARD, TURN_SOURCES, RewardTerm, check_in, is_own
 from holdfast.contracts.scorer import told_error
 from holdfast.contracts.task import TaskItem, task_of
 from holdfast.contracts.trace import PARTIAL, Span, SpanKind, Turn
@@ -25,7 +25,6 @@ from holdfast.reward.breakdown import OutcomeGate, add_shaping
 from holdfast.reward.evidence import CallEvidence, answer_of, evidence, facts, read, with_tool_calls
 
 TURN: Mapping[str, float] = {"information_gain": 0.4, "format": 0.3, "progress": 0.2, "safety": 0.1}
-TOOL: Mapping[str, float] = {"choice": 0.4, "structure": 0.3, "utility": 0.2, "error_handling": 0.1}
 TURN_SOURCE, EVIDENCE = TURN_SOURCES
 SCREENED = "secrets_told"  # the ready scorer
 MAX_FEEDBACK = 500  # characters
@@ -35,7 +34,9 @@ MAX_FEEDBACK = 500  # characters
 class TurnRewards:
     """What is measured at the end of every attempt. `weights` are shares of what the hidden check counts."""
 
-    weights: Mapping[str, float] = field(default_factory=dict)  # of the terms in TOOL; what is not named is not paid
+    weights: Mapping[str, float] = field(
+        default_factory=dict
+    )  # of the terms in `tools.SHARES`; what is not named is not paid
     catalog: Sequence[Mapping[str, Any]] = ()  # tools that tasks may name
     has_tools: bool = True  # False: how tools were used is not looked at
 
@@ -43,8 +44,8 @@ class TurnRewards:
         if not isinstance(self.weights, Mapping):
             raise BadInput(f"tool_reward = {self.weights!r}", why="is not a table", remedy='as in {"choice": 0.04}')
         for name, weight in self.weights.items():
-            if name not in TOOL:
-                raise BadInput(f"tool_reward.{name}", why="is unknown", remedy=f"use {', '.join(TOOL)}")
+            if name not in tools.SHARES:
+                raise BadInput(f"tool_reward.{name}", why="is unknown", remedy=f"use {', '.join(tools.SHARES)}")
             if type(weight) not in (int, float) or not (isfinite(weight) and weight >= 0.0):
                 raise BadInput(f"tool_reward.{name} = {weight}", why="must be finite and at least 0")
         if (whole := fsum(self.weights.values())) > OutcomeGate().cap:
@@ -133,7 +134,7 @@ def _terms(
     by_turn: dict[int, list[CallEvidence]] = {turn.index: [] for turn in found}
     for one in facts_found:
         by_turn.get(one.turn if one.turn is not None else 0, []).append(one)
-    judged = [one for one in signals if one.turn is None and one.source.partition(":")[0] != "agent"]
+    judged = [one for one in signals if one.turn is None and not is_own(one)]
     whole = {one.name.rpartition(".")[2]: one.value for one in judged}
     heights = _heights(by_turn, item, needs, check_in(judged), is_answered=bool(answer))
     is_screened = whole.get(SCREENED) == 0.0  # a scorer has looked for secrets, and found none

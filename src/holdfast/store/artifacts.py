@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from sqlalchemy import bindparam, func, select, text
 
-from holdfast.contracts.artifacts import MANIFEST, Artifact, Artifacts, content_hash
+from holdfast.contracts.artifacts import MANIFEST, Artifact, Artifacts, content_hash, sync
 from holdfast.contracts.errors import BadInput, Conflict, Lost, NotFound, StoreCorrupt, StoreError, StoreFull
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.records import dumps
@@ -118,7 +118,7 @@ def replacing(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
     except BaseException:
         Path(aside).unlink(missing_ok=True)
         raise
-    _sync(path.parent)
+    sync(path.parent)
 
 
 @contextmanager
@@ -152,12 +152,12 @@ class FolderArtifacts:
             _remove(aside)
             shutil.move(source, aside)  # where it lies on another disk, this copies
             for path in (aside, *aside.rglob("*")):
-                _sync(path)
+                sync(path)
             _remove(target)
             aside.rename(target)
         else:
             _remove(source)
-        _sync(target.parent)
+        sync(target.parent)
         return Artifact(uri=uri, sha256=parts[""])
 
     def get(self, ref: Artifact | str) -> Path:
@@ -199,14 +199,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 _checkpoints = schema.checkpoints.c

@@ -10,6 +10,7 @@ import logging
 import os
 import random
 import re
+import secrets
 import selectors
 import sqlite3
 import threading
@@ -246,6 +247,8 @@ PASSING = frozenset({"40001", "40P01", "55P03", "57014"})  # serialization, dead
 LOST = ("08", "57P", "25P03")  # connection exceptions, a server that is being stopped, a transaction left idle
 DISK_FULL = "53100"
 UNKNOWN = "whether the last write was kept is unknown: look before repeating it"
+MARKED, FORGOTTEN_NS = "commit", 7 * 86_400 * 10**9  # the rows of sessions that left no mark for so long are deleted
+FORGET = "DELETE FROM pulse WHERE topic LIKE %(marked)s AND n < %(before)s"
 RECONNECT_S = 60.0  # a server that restarts is waited for
 LOOK_S = 5.0  # a connection that only listens is tried so often: what it listens to may be gone
 SAME_CLOCK_S = 0.25  # clocks that agree so far are taken for the same
@@ -376,14 +379,17 @@ class Postgres:
 class PostgresSession:
     """The writer's one connection, renewed when it broke.
 
-    A connection that breaks while a commit is on its way leaves open whether it was kept: the server is asked."""
+    A connection that breaks while a commit is on its way leaves open whether it was kept. Each transaction has a mark
+    in a row of this session's own, which is looked at: what the server says of a transaction's number is no answer, for
+    one that crashed gives the numbers of what it lost to others."""
 
     def __init__(self, engine: Postgres) -> None:
         self._engine, self.translate = engine, engine.translate
         self._connection = engine.connect(read_only=False)
         self._number = 0  # of the transaction under way, as the server counts them
-        self.begin()
-        self.rollback()  # it has measured the server's clock
+        self._marked, self._mark = f"{MARKED} {engine.origin}-{secrets.token_hex(4)}", 0
+        self._start()  # it measures the server's clock
+        self.rollback()
 
     def begin(self) -> Transaction:
         if self._connection.closed:
@@ -397,8 +403,18 @@ class PostgresSession:
         return Transaction(self._connection, self._engine.book)
 
     def _begin(self) -> None:
+        is_first, self._mark = not self._mark, max(self._mark + 1, time.time_ns())
+        self._start(
+            f"; INSERT INTO pulse (topic, n) VALUES ('{self._marked}', {self._mark})"
+            " ON CONFLICT (topic) DO UPDATE SET n = excluded.n"
+        )
+        if is_first:
+            self._connection.execute(FORGET, {"marked": f"{MARKED} %", "before": self._mark - FORGOTTEN_NS})
+
+    def _start(self, more: str = "") -> None:
         asked_at = time.time()
-        cursor = self._connection.execute("BEGIN; SELECT txid_current(), extract(epoch FROM clock_timestamp())::float8")
+        text = "BEGIN; SELECT txid_current(), extract(epoch FROM clock_timestamp())::float8" + more
+        cursor = self._connection.execute(text)
         cursor.nextset()
         self._number, server_s = cursor.fetchone()
         self._engine.measure_clock(server_s, asked_at, time.time())
@@ -419,13 +435,20 @@ class PostgresSession:
         self._connection.close()
         self._connection = self._engine.reconnect(read_only=False)
         until = time.monotonic() + RECONNECT_S
-        while True:
-            status = self._connection.execute("SELECT txid_status(%s)", (self._number,)).fetchone()[0]
-            if status != "in progress":
-                return bool(status == "committed")
+        while self._is_under_way():
             if time.monotonic() > until:  # its old connection is still at it, and to repeat it might do it twice
                 raise StoreError(f"store {self._engine.url}", why="connection lost in a commit", remedy=UNKNOWN)
             time.sleep(0.1)
+        row = self._connection.execute("SELECT n FROM pulse WHERE topic = %s", (self._marked,)).fetchone()
+        return row is not None and bool(row[0] == self._mark)
+
+    def _is_under_way(self) -> bool:
+        """Whether the server is still at the transaction, or at another one that was given its number."""
+        try:
+            row = self._connection.execute("SELECT txid_status(%s)", (self._number,)).fetchone()
+        except self._engine.driver.DataError:  # a number of the future: the server lost it, and knows nothing of it
+            return False
+        return bool(row[0] == "in progress")
 
     def rollback(self) -> None:
         try:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, text
 
+from holdfast.contracts.artifacts import append_lines
 from holdfast.contracts.errors import BadInput, NotFound, StoreCorrupt, StoreError
 from holdfast.contracts.run import LedgerEntry
 from holdfast.store import rows, schema
@@ -102,17 +102,8 @@ class LedgerCheckpoints:
         return self._name
 
     def _write(self, path: Path, text: str) -> bool:
-        line = f"{text}\n".encode()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-            try:
-                size = os.fstat(descriptor).st_size
-                is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-                os.write(descriptor, b"\n" + line if is_torn else line)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            append_lines(path, f"{text}\n".encode(), is_synced=True)
         except OSError:
             return False  # what was decided stands: it is on disk already, and only has one witness less
         return True

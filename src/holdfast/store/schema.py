@@ -331,7 +331,7 @@ ledger = _table(
 )
 
 pulse = _table(
-    "pulse",  # SQLite only needs it: counters by which other processes see what kind of thing changed
+    "pulse",  # SQLite: counters by which others see what kind of thing changed. Postgres: each session's last commit
     _text("topic*"),
     _big("n"),
 )

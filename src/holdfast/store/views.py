@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -17,6 +17,7 @@ from holdfast.store.runs import Runs
 from holdfast.store.sql import AT_MOST, among, given
 
 PAGE_SIZE = 1_000
+UNFINISHED = ("running", "queuing", "requeuing")
 COLUMN = 2**31  # what a column of numbers cannot hold any more
 _r, _a = schema.rollouts.c, schema.attempts.c
 _mine = given(_r, "run")
@@ -131,15 +132,13 @@ class Views:
             params["after"] = page[-1][0]
         return found
 
-    def is_done(
-        self, run: str, *, step: str | None = None, states: Sequence[str] = ("running", "queuing", "requeuing")
-    ) -> bool:
+    def is_done(self, run: str, *, step: str | None = None) -> bool:
         """Whether nothing of the run, or of one of its steps, is open any more; it does not count them."""
         params = {"run": self._runs.key(run), "step": step}
         statement = ANY_OPEN if step is None else ANY_OPEN_IN
         # One moment for all three looks: a rollout on its way from one state to another must not slip through.
         return self._db.reading(
-            lambda view: all(view.one(statement, {**params, "status": state}) is None for state in states),
+            lambda view: all(view.one(statement, {**params, "status": state}) is None for state in UNFINISHED),
             snapshot=True,
         )
 

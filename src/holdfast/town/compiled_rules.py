@@ -11,7 +11,7 @@ from holdfast.town.rules import (
     CAUSES,
     DEPTH,
     FAR,
-    HOOKS,
+    GONE,
     ITEMS,
     MONEY,
     MOST_AFFORDANCES,
@@ -21,6 +21,7 @@ from holdfast.town.rules import (
     MOST_TYPES,
     NAMES,
     NEEDS,
+    SHARED_MEAL,
     STAGES,
     TRAITS,
     TROUBLES,
@@ -29,6 +30,7 @@ from holdfast.town.rules import (
     Rules,
     compile_condition,
     distances,
+    hooks_of,
 )
 
 Ints = NDArray[np.int64]
@@ -68,7 +70,7 @@ TABLES: dict[str, tuple[int, ...]] = {
     "tie_meal": (3,), "tie_help": (3,), "tie_conflict": (3,), "tie_rebuff": (3,), "tie_meeting": (3,),
     "tie_decay": (3,),  # each: trust, familiarity, rivalry
     "trouble_chance": _TROUBLE, "trouble_low": _TROUBLE, "trouble_high": _TROUBLE, "trouble_pause": _TROUBLE,
-    "terminal": (len(CAUSES) + 1,), "entries": (MOST_ENTRIES,),
+    "terminal": (len(GONE) + 1,), "entries": (MOST_ENTRIES,),
     "stack": (DEPTH,), "values": (len(NAMES),),  # scratch of conditions
 }  # fmt: skip
 NUMBER = np.dtype([*((name, np.int64) for name in NUMBERS), *((name, np.int64, size) for name, size in TABLES.items())])
@@ -318,7 +320,7 @@ def _affordances(rules: Rules, types: list[str]) -> dict[str, Ints]:
         "aff_takes": each(lambda e: [e.get("takes", {}).get(item, 0) for item in ITEMS]),
         "aff_gives": each(lambda e: [e.get("gives", {}).get(item, 0) for item in ITEMS]),
         "aff_uses": each(lambda e: e.get("uses", 0)),
-        "aff_hooks": each(lambda e: sum(1 << HOOKS.index(hook) for hook in e.get("hooks", []))),
+        "aff_hooks": each(lambda e: SHARED_MEAL in hooks_of(e)["after"]),
         "aff_power": np.array(power, np.int64),
         "aff_water": np.array(water, np.int64),
         "code": np.array(code or [(0, 0)], np.int64),

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.town.actions import WAIT, act, allow, plan_actions
+from holdfast.town.actions import WAIT, act, allow, first_use, plan_actions
 from holdfast.town.actions import names as action_names
 from holdfast.town.compiled_rules import CompiledRules, compile_rules
+from holdfast.town.hooks import Hooks
 from holdfast.town.kernel import ORDER_STREAM, below, draw, jit, world_seed
 from holdfast.town.life import arrivals, dawn, deliver, exits, first_morning, gather, refill, shifts, wear, weather
 from holdfast.town.observations import RECALL, ObservationSpec, empty, observation_spec, observe, recall
@@ -40,6 +41,13 @@ class Seen:
     truncated: NDArray[np.bool_]  # the days are over; the world itself would go on
     alive: NDArray[np.bool_]  # whose actions count
 
+    @property
+    def rows(self) -> NDArray[np.float32]:
+        """All that each sees as one row [B, A, numbers]: the features, then the map. Without a map it is no copy."""
+        if not self.maps.size:
+            return self.features
+        return np.concatenate((self.features, self.maps.reshape(*self.maps.shape[:2], -1)), axis=2)
+
 
 class Env:
     def __init__(
@@ -61,6 +69,9 @@ class Env:
         self._planned = np.zeros(shape, np.int64)
         ids = [entry["id"] for entry in self.rules["affordance"]]
         self._uses = np.array([ids.index(name) if name in ids else -1 for name in PLANNED], np.int64)
+        hooks = Hooks(self.rules, self.law)
+        self._hooks = hooks if hooks.is_used else None
+        self._first_use = int(first_use(self.law))
         self.state: TownState = self._blank()
         self.reset(0)
 
@@ -105,14 +116,33 @@ class Env:
             raise ValueError(f"actions are {wanted.shape}, and must be {(self.worlds, self.residents)}")
         if wanted.size and (wanted.min() < 0 or wanted.max() >= len(self.actions)):
             raise ValueError(f"actions go from 0 to {len(self.actions) - 1}")
-        s = self.state
-        tick(self.law, s.town, s.people, s.things, s.who, s.slots, s.events, wanted, self._reward)
+        self._tick(wanted) if self._hooks is None else self._hooked_tick(self._hooks, wanted)
         return self._seen()
 
+    def _tick(self, wanted: NDArray[np.int64]) -> None:
+        s = self.state
+        tick(self.law, s.town, s.people, s.things, s.who, s.slots, s.events, wanted, self._reward)
+
+    def _hooked_tick(self, hooks: Hooks, wanted: NDArray[np.int64]) -> None:
+        """What hooks refuse is a tick of waiting that has failed; then they hear what has happened."""
+        people, seen = self.state.people, self.state.town["events"].copy()
+        refused = hooks.refused(self.state, self._first_use, wanted)
+        hooks.fail(self.state, refused)
+        wanted = wanted.copy()
+        for world, seat, _ in refused:
+            wanted[world, seat] = WAIT
+        self._tick(wanted)
+        for world, seat, f in refused:
+            people["success"][world, seat], people["last_action"][world, seat] = 0, self._first_use + f
+        hooks.follow(self.state, seen)
+
     def scripted(self) -> NDArray[np.int64]:
-        """What residents who plan would do now."""
+        """What residents who plan would do now; they wait where a hook would refuse it."""
         s = self.state
         plan_actions(self.law, s.town, s.people, s.things, s.who, self._uses, self._planned)
+        if self._hooks is not None:
+            for world, seat, _ in self._hooks.refused(s, self._first_use, self._planned):
+                self._planned[world, seat] = WAIT
         return self._planned
 
     def _seen(self) -> Seen:
@@ -123,6 +153,8 @@ class Env:
             self._features[:, :, :width] = self._row
             recall(s.people, len(self.actions), self._features[:, :, width:])
         masks(self.law, s.town, s.people, s.things, s.who, self._mask)
+        if self._hooks is not None:
+            self._hooks.restrict(s, self._first_use, self._mask)
         alive = s.people["alive"] == 1
         days = self.days
         over = np.zeros(self.worlds, np.bool_) if days is None else s.town["tick"] >= days * int(self.law.n["day"])

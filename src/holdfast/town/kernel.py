@@ -58,6 +58,7 @@ def inlined(function: F) -> F:
 
 
 ORDER_STREAM, CHAT_STREAM, TROUBLE_STREAM, SPAWN_STREAM, SCRIPT_STREAM, MEETING_STREAM, START_STREAM = range(1, 8)
+HOOK_STREAM = 8
 
 _A, _B, _C = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _30, _27, _31, _32 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32)

@@ -55,6 +55,17 @@ class ObservationSpec:
         return f"{self.variant}@{self.version}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     @property
+    def size(self) -> int:
+        """Numbers in all: the features, then the map, channel by channel and row by row."""
+        return len(self.features) + len(self.channels) * self.window**2
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all numbers; a tile of the map by its channel and by how far it is to the east and to the south."""
+        way = range(-(self.window // 2), self.window // 2 + 1)
+        return (*self.features, *(f"{channel}({x:+d},{y:+d})" for channel in self.channels for y in way for x in way))
+
+    @property
     def map_shape(self) -> tuple[int, int, int]:
         return (len(self.channels), self.window, self.window) if self.channels else (0, 0, 0)
 
@@ -110,9 +121,11 @@ GROUPS = (  # of features, in the order of the list; by the name that each begin
 
 
 def groups(contract: ObservationSpec) -> dict[str, range]:
-    """The features by what they tell of: places in the row."""
+    """All numbers by what they tell of: places in the row. Each channel of the map is a group of its own."""
     starts = [(name, contract.features.index(first)) for name, first in GROUPS if first in contract.features]
-    ends = [at for _, at in starts[1:]] + [len(contract.features)]
+    tiles = contract.window**2
+    starts += [(f"map: {name}", len(contract.features) + k * tiles) for k, name in enumerate(contract.channels)]
+    ends = [at for _, at in starts[1:]] + [contract.size]
     return {name: range(at, end) for (name, at), end in zip(starts, ends, strict=True)}
 
 

@@ -14,8 +14,8 @@ from holdfast.town.relationships import avoid, clash, rivalry, share_meal
 from holdfast.town.rules import UNIT, holds
 from holdfast.town.state import ABSENT, ON_TIME
 
-NO_CONDITION, NO_MONEY, NO_ITEMS, NO_STOCK, TOO_SOON, NOT_THERE, NO_PLACE = range(1, 8)  # why something failed
-REASONS = ("", "condition", "money", "items", "stock", "cooldown", "not_there", "no_place")
+NO_CONDITION, NO_MONEY, NO_ITEMS, NO_STOCK, TOO_SOON, NOT_THERE, NO_PLACE, NO_HOOK = range(1, 9)  # why it failed
+REASONS = ("", "condition", "money", "items", "stock", "cooldown", "not_there", "no_place", "hook")
 NOBODY, TO_HOME, TO_WORK, TO_MEETING, TO_TYPE = -1, 0, 1, 2, 3  # kinds of goals
 
 
@@ -191,6 +191,19 @@ def within(law: Any, person: Any, things: Any, i: int, f: int) -> int:
     if person.goal_kind == TO_TYPE + kind and goal >= 0 and law.far[goal, person.tile] <= law.n.reach:
         return int(goal)
     return found
+
+
+@jit
+def usable(law: Any, towns: Any, folk: Any, all_things: Any, b: int, i: int, f: int) -> int:
+    """The thing that a resident of one town could begin to use for it now, or queue for; -1: none."""
+    town, people, things = towns[b], folk[b], all_things[b]
+    person, kind = people[i], law.n.aff_type[f]
+    if not person.alive or person.doing >= 0:
+        return -1
+    if not law.tile[person.tile].touch >> kind & 1 and person.goal_kind != TO_TYPE + kind:
+        return -1
+    o = within(law, person, things, i, f)
+    return o if o >= 0 and hindrance(law, town, person, things[o], o, f) == 0 else -1
 
 
 @inlined

@@ -26,6 +26,7 @@ from holdfast.town.state import TownState
 
 SNAPSHOT, REPLAY = 1, 1  # versions of the two formats
 LARGEST = 2**30  # bytes of a snapshot, unpacked
+ABOUT = {"format": int, "schema": int, "rules": str, "state": str, "tick": int, "notes": dict, "arrays": dict}
 Arrays = dict[str, NDArray[Any]]
 Migration = Callable[[Arrays], Arrays]
 MIGRATIONS: Mapping[int, Migration] = {}  # from this version of the state to the next
@@ -91,6 +92,8 @@ def load(
             raise BadFile(f"{path}: {name}", "is missing", "the file is not whole: take another")
         if arrays[name].dtype != like.dtype:
             raise BadFile(f"{path}: {name}", _difference(arrays[name].dtype, like.dtype), "make it anew")
+        if arrays[name].ndim != like.ndim:
+            raise BadFile(f"{path}: {name}", f"has {arrays[name].ndim} dimensions and not {like.ndim}", "make it anew")
         arrays[name] = arrays[name].view(like.dtype)  # a file does not tell of alignment
     state = TownState(**{name: arrays[name] for name in blank})
     if about["schema"] == schema and state.sha256() != about["state"]:
@@ -114,19 +117,26 @@ def _read(path: Path) -> tuple[dict[str, Any], Arrays]:
         about = json.loads(raw.pop("about").tobytes())
         if about["format"] > SNAPSHOT:
             raise BadFile(f"{path}: format {about['format']}", f"is newer than {SNAPSHOT}", "update the program")
-        if not {"schema", "rules", "state", "tick", "notes", "arrays"} <= about.keys() or "people" not in raw:
-            raise KeyError
+        _check_types(about, ABOUT)
         arrays = {}
         for name, data in raw.items():
             shape, fields = about["arrays"][name]
             arrays[name] = data.view(descr_to_dtype(_tuples(fields))).reshape(shape)
+        if arrays["people"].ndim != 2 or "alive" not in (arrays["people"].dtype.names or ()):
+            raise ValueError("people")
     except BadFile:
         raise
     except OSError as error:
         raise BadFile(str(path), error.strerror or str(error), "name a snapshot that can be read") from error
-    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # zip, deflate, numpy and JSON have a dozen ways to refuse bytes that are none of theirs
         raise BadFile(str(path), "is not a snapshot of a town", "name a file that `town run --save` wrote") from error
     return about, arrays
+
+
+def _check_types(told: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
+    """TypeError where something is not of its kind, KeyError where it is missing."""
+    if wrong := [name for name, kind in kinds.items() if type(told[name]) is not kind]:
+        raise TypeError(f"{', '.join(wrong)}: of another type")
 
 
 def _check_sizes(path: Path) -> None:
@@ -195,6 +205,10 @@ def read_script(path: Path) -> ReplayScript:
         head, *middle, end = (json.loads(line) for line in path.read_text().splitlines())
         if head["replay"] > REPLAY:
             raise BadFile(f"{path}: replay {head['replay']}", f"is newer than {REPLAY}", "update the program")
+        _check_types(head, {"seed": int, "rules": str})
+        _check_types(end, {"ticks": int, "state": type(None) if end["state"] is None else str})
+        for one in middle:
+            _check_types(one, {"tick": int, "name": str, "args": dict})
         commands = tuple(CommandAtTick(tick=one["tick"], name=one["name"], args=one["args"]) for one in middle)
         if [one.tick for one in commands] != sorted(one.tick for one in commands):
             raise BadFile(str(path), "its commands are not in order", "write them by tick")
@@ -205,5 +219,5 @@ def read_script(path: Path) -> ReplayScript:
         raise
     except OSError as error:
         raise BadFile(str(path), error.strerror or str(error), "name a replay that can be read") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise BadFile(str(path), "is not a replay of a town", "name a file that `town run --replay` wrote") from error

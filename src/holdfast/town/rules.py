@@ -13,8 +13,8 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +95,11 @@ NEEDS = ("hunger", "hygiene", "energy", "social")
 ITEMS = ("raw", "meal")
 TRAITS = ("extroversion", "forgiveness", "ambition")
 TROUBLES = ("price_spike", "blackout", "outage", "meeting", "rain", "festival")
-HOOKS = ("shared_meal",)
+HOOK_STAGES = ("before", "after", "fail")
+SHARED_MEAL = "shared_meal"  # the hook that a kernel does
 VENUES = ("home", "shop", "cafe", "work", "park")
-CAUSES = ("collapse", "eviction", "neglect", "jobless")
+CAUSES = ("collapse", "eviction", "neglect", "jobless")  # why somebody has to leave
+MOVED_ON, GONE = 5, (*CAUSES, "moved_on")  # and the number of what nobody has to; all that an exit is told with
 MOST_TIES, MOST_RESIDENTS, MOST_OBJECTS = 8, 256, 4096
 MOST_TYPES, MOST_AFFORDANCES, MOST_JOBS, MOST_PROFILES, MOST_CODE = 16, 32, 32, 16, 512
 MOST_ENTRIES = {"affordance": MOST_AFFORDANCES, "job": MOST_JOBS, "profile": MOST_PROFILES}
@@ -138,7 +140,10 @@ class Rules:
     source: str
     values: Mapping[str, Any]
     grid: Grid
-    sha256: str  # of the values: the same rules have the same, however they are written
+    sha256: str  # of the values, and of the code of a user's hooks: the same rules have the same, however written
+    hooks: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  # by name; `town.hooks.Hook`
+    never: tuple[str, ...] = ()  # words that nobody here says or is told of with; no part of the world, nor of the hash
+    personalities: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # mixes of natures, by name
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
@@ -148,12 +153,21 @@ LARGEST = 2**20  # bytes of a file of rules
 LONG_NAME = re.compile(r"""(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){32}""")
 
 
+Importer = Callable[[str], Any]  # what `module:function` names; ValueError with the reason where there is none
+
+
 def load(
-    path: Path | None = None, *, override: Mapping[str, Any] | None = None, unlocked: Sequence[str] | None = None
+    path: Path | None = None,
+    *,
+    override: Mapping[str, Any] | None = None,
+    unlocked: Sequence[str] | None = None,
+    importer: Importer | None = None,
+    profile: str | None = None,
 ) -> Rules:
     """The default rules, with what the file and then `override` say instead.
 
-    `unlocked` are the stages that may be on; None: all of them.
+    `unlocked` are the stages that may be on; None: all of them. Without an `importer` a hook of a user's is refused:
+    to read rules imports nothing by itself. `profile` names a mix of natures; None: each has the share it is given.
     """
     values = tomllib.loads(DEFAULT.read_text())
     source = str(path or DEFAULT.name)
@@ -164,13 +178,14 @@ def load(
             text = path.read_text()
             if LONG_NAME.search(text) is not None:  # the parser would fill the memory
                 raise tomllib.TOMLDecodeError("a name in it has more than 32 parts")
-            values = merged(values, tomllib.loads(text))
+            values = _with_own_mixes(values, tomllib.loads(text))
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or str(error)
             raise BadRules(source, [RuleFault(where="file", why=why, remedy="name a file that can be read")]) from error
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise BadRules(source, [RuleFault(where="file", why=str(error), remedy="write it as TOML")]) from error
-    return checked(merged(values, override or {}), source=source, unlocked=unlocked)
+    values = merged(values, override or {})
+    return checked(values, source=source, unlocked=unlocked, importer=importer, profile=profile)
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,14 +197,122 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return out
 
 
-def checked(values: Mapping[str, Any], *, source: str = "rules", unlocked: Sequence[str] | None = None) -> Rules:
+def _with_own_mixes(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """The merged rules. A mix of natures takes the place of one of its name: half of each would be none."""
+    mixes = [part.get("personalities", {}) for part in (below, above)]
+    out = merged(below, above)
+    return out | {"personalities": {**mixes[0], **mixes[1]}} if all(isinstance(one, Mapping) for one in mixes) else out
+
+
+def checked(
+    values: Mapping[str, Any],
+    *,
+    source: str = "rules",
+    unlocked: Sequence[str] | None = None,
+    importer: Importer | None = None,
+    profile: str | None = None,
+) -> Rules:
     """The rules, or everything that is wrong with them."""
-    check = _Check(values)
+    resolved = _Resolved(values, profile)
+    values = resolved.values
+    check = _Check(values, importer)
+    check.faults += resolved.faults
     grid = check.all(unlocked)
     if check.faults or grid is None:
         raise BadRules(source, check.faults)
     text = json.dumps(values, sort_keys=True, separators=(",", ":"))
-    return Rules(source=source, values=values, grid=grid, sha256=hashlib.sha256(text.encode()).hexdigest())
+    text += "".join(f"\n{name} {one.source_sha256}" for name, one in sorted(check.hooks.items()) if one.source_sha256)
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
+    return Rules(
+        source=source,
+        values=values,
+        grid=grid,
+        sha256=sha256,
+        hooks=check.hooks,
+        never=resolved.never,
+        personalities=resolved.mixes,
+    )
+
+
+class _Resolved:
+    """Rules without what only helps to write them: the mixes of natures, one of which may be chosen; hooks that are
+    given beside the affordances; and words that are never said, which change nothing in the world. What they amount to
+    is in the values, so rules that mean the same have the same hash."""
+
+    def __init__(self, values: Mapping[str, Any], profile: str | None) -> None:
+        self.values, self.faults = dict(values), list[RuleFault]()
+        self.mixes = self._mixes(self.values.pop("personalities", {}))
+        self.never = self._never(self.values.pop("talk", {}))
+        self._hook(self.values.pop("hooks", {}))
+        if profile is not None:
+            self._choose(profile)
+
+    def bad(self, where: str, why: str, remedy: str) -> None:
+        self.faults.append(RuleFault(where=where, why=why, remedy=remedy))
+
+    def _mixes(self, given: Any) -> dict[str, dict[str, float]]:
+        found: dict[str, dict[str, float]] = {}
+        for name, shares in given.items() if isinstance(given, Mapping) else ():
+            numbers = shares.values() if isinstance(shares, Mapping) else [None]
+            if not all(isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one <= 1 for one in numbers):
+                self.bad(f"personalities.{name}", f"{shares!r:.80} is no mix", "give each nature a share from 0 to 1")
+            elif not 0.999 <= (total := sum(numbers)) <= 1.001:
+                self.bad(f"personalities.{name}", f"the shares sum to {total:g}", "make them sum to 1")
+            else:
+                found[str(name)] = dict(shares)
+        if not isinstance(given, Mapping):
+            self.bad("personalities", f"{given!r:.80} is not a table", "give [personalities.NAME] with shares")
+        return found
+
+    def _never(self, given: Any) -> tuple[str, ...]:
+        words = given.get("never", []) if isinstance(given, Mapping) and not set(given) - {"never"} else None
+        if isinstance(words, list) and all(isinstance(one, str) and one.strip(" *") for one in words):
+            return tuple(words)
+        self.bad("talk", f"{given!r:.80} is no list of words", 'write it like never = ["word", "begin*"]')
+        return ()
+
+    def _hook(self, given: Any) -> None:
+        if not isinstance(given, Mapping):
+            self.bad("hooks", f"{given!r:.80} is not a table", 'give [hooks.AFFORDANCE] with after = ["name"]')
+            return
+        entries = self.values.get("affordance")
+        entries = list(entries) if isinstance(entries, list) else []
+        ids = [one.get("id") if isinstance(one, Mapping) else None for one in entries]
+        for name, hooks in given.items():
+            if name not in ids:
+                self.bad(f"hooks.{name}", "is no affordance", f"use one of {', '.join(map(str, ids))}")
+                continue
+            entry = entries[ids.index(name)]
+            own = entry.get("hooks", [])
+            own = own if isinstance(own, Mapping) else {"after": own}
+            lists = (*own.values(), *hooks.values()) if isinstance(hooks, Mapping) else (hooks,)
+            if not isinstance(hooks, Mapping) or not all(isinstance(one, list) for one in lists):
+                self.bad(f"hooks.{name}", f"{hooks!r:.80} has no lists of names", 'write it like after = ["name"]')
+                continue
+            joined = {stage: [*own.get(stage, []), *hooks.get(stage, [])] for stage in (*own, *hooks)}
+            entries[ids.index(name)] = {**entry, "hooks": joined}
+        if given:
+            self.values["affordance"] = entries
+
+    def _choose(self, profile: str) -> None:
+        natures = self.values.get("profile")
+        if profile not in self.mixes:
+            known = ", ".join(self.mixes) or "none"
+            self.bad(f"personalities.{profile}", "there is no such profile", f"there are {known}")
+            return
+        mix, ids = self.mixes[profile], []
+        if isinstance(natures, list) and all(isinstance(one, Mapping) for one in natures):
+            ids = [one.get("id") for one in natures]
+            self.values["profile"] = [{**one, "share": mix.get(one.get("id"), 0.0)} for one in natures]
+        if absent := [name for name in mix if name not in ids]:
+            self.bad(f"personalities.{profile}", f"there is no nature {absent[0]}", f"use {', '.join(map(str, ids))}")
+
+
+def hooks_of(entry: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The hooks of an affordance by stage; a plain list is of those after it."""
+    given = entry.get("hooks", [])
+    by_stage = given if isinstance(given, Mapping) else {"after": given}
+    return {stage: list(by_stage.get(stage, [])) for stage in HOOK_STAGES}
 
 
 # What each table may hold: name → (least, most) of a number, or another table, or a kind of value.
@@ -233,25 +356,29 @@ TABLES: Mapping[str, Mapping[str, Any]] = {
 OPTIONAL = {"ties.meal": {"rivalry"}, "ties.conflict": {"familiarity"}, "ties.rebuff": {"trust"}}
 TOP = ("schema", "name", "ticks_per_day", "residents", "stages", "map", "venue", "needs", "items", "prices",
        "affordance", "stock", "job", "trouble", "profile", *TABLES)  # fmt: skip
+EXTRA = ("personalities", "talk", "hooks")  # may be left out: what they say is in the others in the end
 
 
 class _Check:
     """One walk over the rules that writes down every fault."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, Any], importer: Importer | None = None) -> None:
         self.values, self.faults = values, []  # type: Mapping[str, Any], list[RuleFault]
+        self.hooks: dict[str, Any] = {}
+        self._importer = importer
 
     def bad(self, where: str, why: str, remedy: str) -> None:
         self.faults.append(RuleFault(where=where, why=why, remedy=remedy))
 
     def all(self, unlocked: Sequence[str] | None) -> Grid | None:
+        faulty = len(self.faults)
         for name in TOP:
             if name not in self.values:
                 self.bad(name, "is missing", "see the default rules for what belongs there")
         for name in self.values:
             if name not in TOP:
-                self.bad(name, "is unknown", f"use {', '.join(TOP)}")
-        if self.faults:
+                self.bad(name, "is unknown", f"use {', '.join((*TOP, *EXTRA))}")
+        if len(self.faults) > faulty:
             return None
         if self.values["schema"] != SCHEMA:
             self.bad("schema", f"is {self.values['schema']!r}", f"this version reads {SCHEMA}")
@@ -456,8 +583,7 @@ class _Check:
                 self.name(f"{where}: until_full", entry["until_full"], NEEDS)
             if known and entry.get("uses") and entry["object"] not in self.values["stock"]:
                 self.bad(f"{where}: uses", f"{entry['object']} has no stock", f"give [stock] {entry['object']}")
-            for hook in entry.get("hooks", []) if self.names(f"{where}: hooks", entry.get("hooks", [])) else ():
-                self.name(f"{where}: hooks", hook, HOOKS)
+            self._hooks(where, entry.get("hooks", []))
             try:
                 if "when" in entry:
                     length += len(compile_condition(str(entry["when"]), NAMES))
@@ -471,6 +597,21 @@ class _Check:
             self.table(f"stock.{name}", entry, {"most": (0, 30_000), "start": (0, 30_000), "hour": (0, 23)})
         if day % 24:
             self.bad("ticks_per_day", f"{day} cannot be divided into hours", "take a multiple of 24")
+
+    def _hooks(self, where: str, given: Any) -> None:
+        from holdfast.town.hooks import NoHook, find  # they are made of all that rules lead to
+
+        by_stage = given if isinstance(given, Mapping) else {"after": given}
+        for stage, names in by_stage.items():
+            part = f"hooks.{stage}" if isinstance(given, Mapping) else "hooks"
+            if stage not in HOOK_STAGES:
+                self.bad(f"{where}: {part}", "is unknown", f"use {', '.join(HOOK_STAGES)}")
+                continue
+            for name in names if self.names(f"{where}: {part}", names) else ():
+                try:
+                    self.hooks[name] = find(name, stage, self._importer)
+                except NoHook as error:
+                    self.bad(f"{where}: {part}", error.why, error.remedy)
 
     def _types(self) -> list[str]:
         table = self.values["map"]

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from holdfast.town.kernel import KINDS
-from holdfast.town.rules import CAUSES, TROUBLES, Rules
+from holdfast.town.rules import GONE, TROUBLES, Rules
 
 Name = Callable[[int], str]  # of who sits at this place now
 
@@ -53,8 +53,9 @@ TEMPLATES: Mapping[str, tuple[str, ...]] = {
     "restock": ("A truck has filled the shelves.",),
     "departed_early": ("{a} goes home before the shift is over.",),
 }
-LEAVES_FOR: Mapping[str, str] = dict(zip(CAUSES, (
+LEAVES_FOR: Mapping[str, str] = dict(zip(GONE, (
     "worn out and hungry", "the rent was not paid", "there was too little to live on", "there was no work",
+    "it was time to see another town",
 ), strict=True))  # fmt: skip
 BEGINS: Mapping[str, str] = dict(zip(TROUBLES, (
     "Everything costs more today.", "The lights go out.", "There is no water.",
@@ -135,8 +136,19 @@ def resident(slot: int) -> str:
     return GIVEN[slot % len(GIVEN)] + LATER[slot // len(GIVEN) % len(LATER)]
 
 
+def refusal(never: Sequence[str] = ()) -> re.Pattern[str]:
+    """What finds a word of harm in a text, or one of a user's own: whole words, in any case; `begin*` is every word
+    that begins so."""
+    own = [re.escape(word.strip().rstrip("*")) + (r"\w*" if word.strip().endswith("*") else "") for word in never]
+    return re.compile("|".join((HARM.pattern, *(rf"\b{one}\b" for one in own))), re.IGNORECASE)
+
+
 def narrate(
-    state: NarrationState, events: Iterable[Any], name: Name, limits: NarrationLimits | None = None
+    state: NarrationState,
+    events: Iterable[Any],
+    name: Name,
+    limits: NarrationLimits | None = None,
+    refused: re.Pattern[str] = HARM,
 ) -> tuple[NarrationState, tuple[Line, ...]]:
     """The lines that these events are worth, oldest first, and the limiter after them."""
     limits, lines = limits or NarrationLimits(), []
@@ -149,7 +161,7 @@ def narrate(
         if not _may_tell(state, limits, kind, key, tick):
             continue
         text = _worded(kind, tick, a, b, value, name)
-        if HARM.search(text):  # a name or a rule may bring in what no template says
+        if refused.search(text):  # a name or a rule may bring in what no template says
             continue
         told = tuple(at for at in state.told if tick - at < limits.window)
         recent = {one: at for one, at in state.recent.items() if tick - at < limits.dedupe} | {key: tick}
@@ -187,7 +199,7 @@ def _worded(kind: str, tick: int, a: int, b: int, value: int, name: Name) -> str
     if kind == "restock":
         return text
     other = name(b) if kind in PAIRS else ""
-    cause = LEAVES_FOR[CAUSES[b - 1]] if kind == "exit" and 1 <= b <= len(CAUSES) else "for reasons of their own"
+    cause = LEAVES_FOR[GONE[b - 1]] if kind == "exit" and 1 <= b <= len(GONE) else "for reasons of their own"
     return text.format(a=name(a), b=other, cause=cause)
 
 
@@ -203,16 +215,23 @@ class Heard:
 
 
 def converse(
-    event: Any, name: Name, ties: Callable[[int], Sequence[tuple[int, float]]], heard: Mapping[int, Heard]
+    event: Any,
+    name: Name,
+    ties: Callable[[int], Sequence[tuple[int, float]]],
+    heard: Mapping[int, Heard],
+    refused: re.Pattern[str] = HARM,
 ) -> tuple[int, str, Heard | None] | None:
-    """Who says what when this happens, and what the other hears by it; None: nobody says anything.
+    """Who says what when this happens, and what the other hears by it; None: nobody says anything, or what may not be
+    said.
 
     `ties` are those of a seat with their worth: trust and familiarity less rivalry. In a talk one addresses the other
     by name, or tells a friend of a third: what one knows of them oneself, else what one was told."""
     kind, tick, a, b = KINDS[int(event["kind"])], int(event["tick"]), int(event["a"]), int(event["b"])
     said = says(event)
-    if said is None or kind != "chat":
-        return None if said is None else (*said, None)
+    if said is None or refused.search(said[1]):
+        return None
+    if kind != "chat":
+        return (*said, None)
     turn = (tick * 13 + a * 5 + b * 3) % 3
     if turn == 0:
         return (*said, None)
@@ -224,9 +243,22 @@ def converse(
         if news is not None and news.about not in (a, b):
             choices = (HEARSAY if known is None else GOSSIP)[news.is_good]
             text = choices[(tick + a) % len(choices)].format(c=name(news.about))
-            return (a, text, news) if not HARM.search(text) else (*said, None)
+            return (a, text, news) if not refused.search(text) else (*said, None)
     text = BY_NAME[(tick + 3 * a) % len(BY_NAME)].format(b=name(b))
-    return (a, text, None) if not HARM.search(text) else (*said, None)
+    return (a, text, None) if not refused.search(text) else (*said, None)
+
+
+def phrases() -> list[tuple[str, str]]:
+    """All that can be said here, with the moment it is said at; in braces is whom or what it is about."""
+    spoken = {"says": SAYINGS, "by name": BY_NAME, "rebuff": REBUFFS, "thanks": THANKS, "grumble": GRUMBLES}
+    for what, told in (("gossip", GOSSIP), ("hearsay", HEARSAY)):
+        spoken |= {f"{what} of a friend": told[True], f"{what} of a rival": told[False]}
+    spoken |= {f"told: {kind}": lines for kind, lines in TEMPLATES.items() if not kind.startswith("trouble_")}
+    spoken |= {"a trouble begins": tuple(BEGINS.values()), "a trouble ends": tuple(ENDS.values())}
+    spoken |= {"leaves for": tuple(LEAVES_FOR.values()), "a name": tuple(resident(slot) for slot in range(256))}
+    for kind, scenes in (("arrival scene", ARRIVALS), ("departure scene", DEPARTURES)):
+        spoken[kind] = tuple(text for scene in scenes for _, text in scene)
+    return [(kind, text) for kind, choices in spoken.items() for text in choices]
 
 
 def says(event: Any) -> tuple[int, str] | None:
@@ -269,7 +301,7 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Playing:
+class SceneQueue:
     """What is still to be shown, and when the next scene may begin."""
 
     beats: tuple[Beat, ...] = ()
@@ -280,16 +312,16 @@ class Playing:
         return {"beats": [asdict(beat) for beat in self.beats], "ready": self.ready}
 
 
-def playing(plain: Mapping[str, Any]) -> Playing:
+def scene_queue(plain: Mapping[str, Any]) -> SceneQueue:
     """What was kept."""
-    return Playing(beats=tuple(Beat(**beat) for beat in plain["beats"]), ready=plain["ready"])
+    return SceneQueue(beats=tuple(Beat(**beat) for beat in plain["beats"]), ready=plain["ready"])
 
 
-def arrival(now: Playing, *, tick: int, seat: int, name: str) -> Playing:
+def arrival(now: SceneQueue, *, tick: int, seat: int, name: str) -> SceneQueue:
     return _begin(now, ARRIVALS, tick, seat, {"name": name})
 
 
-def departure(now: Playing, *, tick: int, seat: int, name: str, days: float, why: str) -> Playing:
+def departure(now: SceneQueue, *, tick: int, seat: int, name: str, days: float, why: str) -> SceneQueue:
     return _begin(now, DEPARTURES, tick, seat, {"name": name, "stay": stay(days), "why": why})
 
 
@@ -299,19 +331,19 @@ def stay(days: float) -> str:
     return "less than a day" if whole < 1 else "a day" if whole == 1 else f"{whole} days"
 
 
-def due(now: Playing, tick: int) -> tuple[Playing, tuple[Beat, ...]]:
+def due(now: SceneQueue, tick: int) -> tuple[SceneQueue, tuple[Beat, ...]]:
     """What is shown by this tick, and what is left."""
     if not now.beats or now.beats[0].tick > tick:
         return now, ()
     shown = tuple(beat for beat in now.beats if beat.tick <= tick)
-    return Playing(beats=now.beats[len(shown) :], ready=now.ready), shown
+    return SceneQueue(beats=now.beats[len(shown) :], ready=now.ready), shown
 
 
 def _begin(
-    now: Playing, scenes: Sequence[tuple[tuple[int, str], ...]], tick: int, seat: int, words: Mapping[str, str]
-) -> Playing:
+    now: SceneQueue, scenes: Sequence[tuple[tuple[int, str], ...]], tick: int, seat: int, words: Mapping[str, str]
+) -> SceneQueue:
     if now.beats or tick < now.ready:
         return now
     scene = scenes[(tick * 31 + seat * 7) % len(scenes)]
     beats = tuple(Beat(tick=tick + after, seat=seat, text=text.format(**words)) for after, text in scene)
-    return Playing(beats=beats, ready=beats[-1].tick + SCENE_PAUSE)
+    return SceneQueue(beats=beats, ready=beats[-1].tick + SCENE_PAUSE)

@@ -30,23 +30,21 @@ from holdfast.contracts.trace import Span
 from holdfast.learn.grpo import GRPO, Stages
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import Runtime, StepContext
-from holdfast.pipeline.held_out import HeldOut
-from holdfast.pipeline.improve import Spec, improve, learn_all
+from holdfast.pipeline.improve import improve, learn_all
 from holdfast.pipeline.judges import VERIFIER, Court, connect_verifier
-from holdfast.pipeline.prove import BASELINE, CANDIDATE, ProveConfig, prove
+from holdfast.pipeline.prove import BASELINE, CANDIDATE, prove
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.policies.model import Model
 from holdfast.prove.estimate import nested
 from holdfast.reward.judges.calibration import calibrate
 from holdfast.reward.judges.judge import CRITERIA, FunctionJudge
-from holdfast.workloads.tooluse import quickstart
 from holdfast.workloads.tooluse.agent import agent
 from holdfast.workloads.tooluse.quickstart import (
-    COMPARISON,
     MAX_TURNS,
     TIMEOUT_S,
     Quickstart,
     WarmUp,
+    learning_spec,
     training_spec,
 )
 from holdfast.workloads.tooluse.score import adoption, naive_score, score, thinking_tokens
@@ -117,7 +115,7 @@ def trials_of(targets: Sequence[Target], seeds: int, *, is_quick: bool) -> list[
 
 
 def shown(target: Target, effect: float) -> str:
-    """As a share with its sign: +480 %, −72 %, 94.1 %."""
+    """Formats an effect as a share with its sign: +480 %, −72 %, 94.1 %."""
     if not target.sign:
         return f"{effect:.1%}".replace("%", " %")
     sign = target.sign if effect > 0.0 else "+−"[target.sign == "+"] if effect < 0.0 else ""
@@ -147,7 +145,7 @@ def outcome(trial: TargetTrial, steps: Sequence[StepRecord]) -> tuple[TargetTria
 
 
 def grader(arm: str) -> Score:
-    """What pays. The careless grader pays where the expected text occurs anywhere in the answer; what the guarded one
+    """Returns the scorer. The careless one pays where the expected text occurs in the answer; what the guarded one
     would have said is measured beside it, with weight 0, and the other way about."""
 
     def paid(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
@@ -166,26 +164,22 @@ def given(task: ToolTask) -> dict[str, Any]:
 
 async def learning(trial: TargetTrial, run: DurableRun) -> None:
     """Improves the model and compares it with what it was, both on the same held-out tasks."""
-    dials, warm_up = TARGETS[trial.target].dials, _warm_up(trial)
+    dials, sizes = (
+        TARGETS[trial.target].dials,
+        {"warm_up_rounds": trial.warm_up_rounds, "probe_tasks": trial.probe_tasks},
+    )
+    warm_up = WarmUp(settings=Quickstart(model=trial.model, seed=trial.seed, **sizes))
     practice = GRPO(
         lr=trial.rate, steps=trial.steps, tasks=trial.tasks, samples=trial.samples, seed=trial.seed, phase="grpo"
     )
-    tests = generate("test", trial.seed, trial.test_tasks, dials)
-    spec = Spec(
-        line=run.id,
-        policy=Model(trial.model),
-        algorithm=Stages((warm_up, practice)) if trial.target == ADOPTION else practice,
-        tasks=[
-            given(task)
-            for step in range(trial.steps)
-            for task in generate("train", trial.seed * 1000 + 1 + step, trial.tasks, dials)
-        ],
-        held_out=[HeldOut(id=f"{task.family}-{place}", input=given(task)) for place, task in enumerate(tests)],
-        prove=ProveConfig(how=COMPARISON, seeds=(0,), batch=len(tests), split=Split.TEST, timeout_s=TIMEOUT_S),
-        criteria=quickstart.CRITERIA,
-        timeout_s=TIMEOUT_S,
-        suite=(trial.target, "1"),
-    )
+    tests = [given(task) for task in generate("test", trial.seed, trial.test_tasks, dials)]
+    tasks = [
+        given(task)
+        for step in range(trial.steps)
+        for task in generate("train", trial.seed * 1000 + 1 + step, trial.tasks, dials)
+    ]
+    algorithm = Stages((warm_up, practice)) if trial.target == ADOPTION else practice
+    spec = learning_spec(run.id, Model(trial.model), algorithm, tasks, tests, suite=trial.target)
     run.planned = trial.steps * trial.tasks * trial.samples + 2 * len(tests)
     if trial.target == COMPLETION:  # what is measured is practice alone: the warm model is the baseline
         warm = await learn_all(run, "warm-up", replace(spec, algorithm=warm_up), warm_up.start(spec.policy))
@@ -195,11 +189,6 @@ async def learning(trial: TargetTrial, run: DurableRun) -> None:
         at = "unchanged/0"
         await prove(run, "unchanged", spec.policy, spec.policy, spec.held_out, spec.prove, prefix="proof-0-")
     await run.step(ROWS, partial(compared, trial.target, at), len(tests), title="what came of each task")
-
-
-def _warm_up(trial: TargetTrial) -> WarmUp:
-    sizes = {"warm_up_rounds": trial.warm_up_rounds, "probe_tasks": trial.probe_tasks}
-    return WarmUp(settings=Quickstart(model=trial.model, seed=trial.seed, **sizes))
 
 
 def compared(target: str, at: str, count: int, *, ctx: StepContext) -> dict[str, Any]:
@@ -300,7 +289,7 @@ def _verdict(court: Court, item: EvalItem) -> bool:
 
 
 def _answers(experiences: Sequence[Experience], paddings: str, seed: int) -> list[tuple[int, Answered]]:
-    """Every answer with the place of its task, and the twins that are made of some."""
+    """Lists every answer with the place of its task, and the twins that are made of some."""
     found: list[tuple[int, Answered]] = []
     for one in experiences:
         said = [call for call in one.calls if not call.response.get("tool_calls")]
@@ -345,10 +334,10 @@ class TargetResult:
     why: str  # it is met, or not
 
 
-def weigh(target: Target, found: Sequence[tuple[TargetTrial, Rows]], *, rng: np.random.Generator) -> TargetResult:
-    """Over the seeds that have every arm. A target is met where the lower end of the interval reaches it, and where no
-    loss is allowed, the upper end of the loss stays below what is no loss."""
-    tables = _tables(target, found)
+def weigh(target: Target, trials: Sequence[tuple[TargetTrial, Rows]], *, rng: np.random.Generator) -> TargetResult:
+    """Measures the effect over the seeds that have every arm. A target is met where the interval's lower end reaches
+    it and, where no loss is allowed, the upper end of the loss stays below what is no loss."""
+    tables = _tables(target, trials)
     if len(tables) < 2:
         why = f"{len(tables)} seeds have figures of every arm"
         raise BadInput(f"target {target.name}", why=why, remedy="run two seeds or more")

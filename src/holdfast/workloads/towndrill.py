@@ -21,11 +21,10 @@ from holdfast.pipeline.control import EnvProof
 from holdfast.pipeline.run import RunSpec
 from holdfast.policies.network import Network
 from holdfast.store.store import Store
-from holdfast.workloads.townlife import Life
+from holdfast.workloads.townlife import OBSERVED, Life
 from holdfast.workloads.townschool import (
     FOLLOWED,
     LINE,
-    VARIANT,
     LiveMind,
     TownMaker,
     mind_of,
@@ -75,7 +74,7 @@ def swap_drill(
     if first is None:
         raise HoldfastError("the drill", why="its first version is not live", remedy="give it a fresh store")
     mind = LiveMind(store, maker.rules, every=every)
-    life, states = Life(maker.rules, seed=SEED, mind=mind, variant=VARIANT), list[str]()
+    life, states = Life(maker.rules, seed=SEED, mind=mind, variant=OBSERVED), list[str]()
 
     def lived(name: str, wanted: str) -> DrillCheck:
         began = life.tick
@@ -103,7 +102,7 @@ def swap_drill(
 def _again(store: Store, life: Life, swaps: Sequence[tuple[int, str]], first: str) -> list[str]:
     """The same town, each version set by hand at the tick at which it took over."""
     swapped, states = dict(swaps), []
-    twin = Life(life.rules, seed=SEED, mind=mind_of(store, first, life.rules), variant=VARIANT)
+    twin = Life(life.rules, seed=SEED, mind=mind_of(store, first, life.rules), variant=OBSERVED)
     while twin.tick < life.tick:
         if twin.tick in swapped:
             twin.mind = mind_of(store, swapped[twin.tick], life.rules)

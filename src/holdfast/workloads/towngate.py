@@ -25,7 +25,7 @@ from holdfast.promote.gate import KpiBand
 from holdfast.prove import golden as goldens
 from holdfast.prove.golden import Golden, GoldenCase
 from holdfast.store.store import Store
-from holdfast.workloads.townlife import LIMITS, WINDOW, Env, Rules, faults, measure_worlds, rounded
+from holdfast.workloads.townlife import LIMITS, OBSERVED, WINDOW, Env, Rules, faults, measure_worlds, rounded
 
 TOWNS = 4  # that a candidate's health is measured in
 GREEN = 2  # windows in a row
@@ -50,6 +50,8 @@ class Towns(Protocol):
     def rules(self) -> Rules: ...
     @property
     def name(self) -> str: ...
+    @property
+    def observation(self) -> str: ...
     def vector_env(self, count: int) -> TownVectors: ...
 
 
@@ -113,8 +115,10 @@ def _mean(window: Sequence[Kpis]) -> dict[str, float | None]:
 
 
 def golden_name(maker: Towns, line: str) -> str:
-    """One for each line and size of town: a short course in small towns changes nothing of the large ones."""
-    return re.sub(r"[^A-Za-z0-9_-]", "-", line)[:80] + f"-{int(maker.rules['residents'])}"
+    """One for each line, size of town and contract of observation: a short course in small towns changes nothing of the
+    large ones."""
+    seen = f"-{maker.observation}" * (maker.observation != OBSERVED)
+    return re.sub(r"[^A-Za-z0-9_-]", "-", line)[:80] + f"-{int(maker.rules['residents'])}{seen}"
 
 
 def golden_towns(maker: Towns, line: str, *, now: float) -> Golden:

@@ -16,29 +16,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.contracts.agent import load_named
 from holdfast.contracts.errors import BadInput, Conflict, HoldfastError, NotFound
 from holdfast.town import console, frames, health, record, talk
 from holdfast.town.env import Env, Seen
 from holdfast.town.frames import Pseudonymizer, Recording
+from holdfast.town.hooks import HOOKS, HookFailed, NoHook
 from holdfast.town.kernel import KINDS, is_cold
-from holdfast.town.observations import groups
+from holdfast.town.observations import VARIANTS, ObservationSpec, groups, observation_spec
 from holdfast.town.record import BadFile, CommandAtTick, ReplayScript
-from holdfast.town.rules import CAUSES, NEEDS, STAGES, TROUBLES, UNIT, BadRules, Rules
+from holdfast.town.rules import GONE, NEEDS, STAGES, TROUBLES, UNIT, BadRules, Rules, hooks_of
 from holdfast.town.rules import load as load_rules
 from holdfast.town.state import TownState
+from holdfast.workloads.townaudit import read_audit
 
+SHIPPED = Path(__file__).with_name("town-stages.jsonl")  # the windows of the default town, stage by stage
 KEY_EVERY, KPI_EVERY, TIES_EVERY = 60, 30, 30  # ticks
+OBSERVED = "recall"  # what networks see where nothing else is chosen
 LEDGER = 5  # of those who left, the last so many are remembered
 LIMITS, ROLES, COMMANDS, WINDOW = health.LIMITS, console.ROLES, console.COMMANDS, health.WINDOW
 
 __all__ = [
-    "COMMANDS", "KEY_EVERY", "LEDGER", "LIMITS", "NEEDS", "ROLES", "STAGES", "TROUBLES", "WINDOW", "Env", "Left",
-    "Life", "Pseudonymizer", "Recording", "Rules", "Seen", "TownMoment", "TownState", "bench", "command_docs",
-    "described", "faults", "fold", "groups", "inspect_script", "inspect_snapshot", "is_cold", "measure_worlds",
-    "new_recording", "open_recording", "read_rules", "replay", "rounded", "rule_faults", "schema", "unlocked", "word",
+    "COMMANDS", "KEY_EVERY", "LEDGER", "LIMITS", "NEEDS", "OBSERVED", "ROLES", "SHIPPED", "STAGES", "TROUBLES",
+    "WINDOW", "Env", "Left", "Life", "ObservationSpec", "Pseudonymizer", "Recording", "Rules", "Seen", "TownMoment",
+    "TownState", "bench", "check_observation", "command_docs", "contracts", "described", "explained", "faults", "fold",
+    "groups", "hook_table", "inspect_script", "inspect_snapshot", "is_cold", "may_be_said", "measure_seats",
+    "measure_worlds", "new_recording", "open_recording", "phrase_count", "read_rules", "refused_phrases", "replay",
+    "rounded", "rule_faults", "schema", "stage_table", "unlocked_stages", "word",
 ]  # fmt: skip
 
-faults, unlocked, word, described = health.faults, health.unlocked, talk.doing, console.described
+faults, word, described = health.faults, talk.doing, console.described
 fold = frames.fold
 Mind = Callable[[Env], NDArray[np.int64]]  # what everybody does next
 
@@ -56,28 +63,98 @@ def explained() -> Iterator[None]:
         raise told from error
     except BadFile as error:
         raise BadInput(error.what, why=error.why, remedy=error.remedy) from error
+    except HookFailed as error:
+        raise BadInput(error.what, why=error.why, remedy="mend the hook, or leave it out of the rules") from error
     except console.Wrong as error:
         kinds: Mapping[str, type[HoldfastError]] = {"not_found": NotFound, "conflict": Conflict}
         raise kinds.get(error.code, BadInput)(error.what, why=error.why, remedy=error.remedy) from error
 
 
 def read_rules(
-    path: Path | None = None, *, residents: int | None = None, unlocked: Sequence[str] | None = None
+    path: Path | None = None,
+    *,
+    residents: int | None = None,
+    unlocked: Sequence[str] | None = None,
+    profile: str | None = None,
 ) -> Rules:
-    """The rules of a file, or the default ones; with fewer stages where fewer are unlocked."""
+    """The rules of a file, or the default ones; without the stages that are not unlocked, and with the mix of natures
+    that `profile` names. Where nobody says which stages are unlocked, the shipped log does."""
     override: dict[str, Any] = {} if residents is None else {"residents": residents}
     with explained():
-        rules = load_rules(path, override=override)
-        if unlocked is None:
+        how: dict[str, Any] = {"importer": _import_hook, "profile": profile}
+        rules = load_rules(path, override=override, **how)
+        allowed = unlocked_stages(SHIPPED, rules["stages"]["green_windows"]) if unlocked is None else unlocked
+        on = [stage for stage in rules["stages"]["on"] if stage in allowed]
+        if on == rules["stages"]["on"]:
             return rules
-        override["stages"] = {"on": [stage for stage in rules["stages"]["on"] if stage in unlocked]}
-        return load_rules(path, override=override, unlocked=unlocked)
+        return load_rules(path, override=override | {"stages": {"on": on}}, unlocked=allowed, **how)
+
+
+def unlocked_stages(log: Path, needed: int, order: Sequence[str] = STAGES) -> tuple[str, ...]:
+    """The stages that may be on by a log of windows and overrides, of which `needed` in a row have to be green; without
+    a log, only the first."""
+    entries = read_audit(log) if log.exists() else []
+    windows = [(entry["stage"], entry["green"]) for entry in entries if entry["what"] == "window"]
+    forced = [entry["stage"] for entry in entries if entry["what"] == "override"]
+    return health.unlocked(order, windows, needed, forced)
+
+
+def stage_table(log: Path, rules: Rules) -> list[dict[str, Any]]:
+    """Each stage: whether the log allows it and the rules have it on, and the green windows it has had in a row."""
+    entries, needed = read_audit(log) if log.exists() else [], int(rules["stages"]["green_windows"])
+    allowed, found = unlocked_stages(log, needed), []
+    for stage in STAGES:
+        own = [entry for entry in entries if entry.get("stage") == stage]
+        greens = best = 0
+        for entry in own:
+            greens = greens + 1 if entry["what"] == "window" and entry["green"] else 0
+            best = max(best, greens)
+        windows = [entry for entry in own if entry["what"] == "window"]
+        told = {"windows": len(windows), "green_in_a_row": best, "needed": needed, "on": stage in rules["stages"]["on"]}
+        why = next((entry["why"] for entry in own if entry["what"] == "override"), None)
+        reasons = windows[-1]["reasons"] if windows else []
+        found.append({"stage": stage, "allowed": stage in allowed, **told, "override": why, "reasons": reasons})
+    return found
+
+
+def refused_phrases(rules: Rules) -> list[tuple[str, str]]:
+    """What of all that can be said here is not said, because of the words that the rules rule out."""
+    refused = talk.refusal(rules.never)
+    return [(kind, text) for kind, text in talk.phrases() if refused.search(text)]
+
+
+def may_be_said(text: str, rules: Rules) -> bool:
+    return talk.refusal(rules.never).search(text) is None
+
+
+def phrase_count() -> int:
+    return len(talk.phrases())
+
+
+def _import_hook(name: str) -> Any:
+    try:
+        return load_named(name, "hook")
+    except BadInput as error:
+        raise NoHook(f"{name!r}: {error.why}", error.remedy or "check the function and its file") from error
+
+
+def hook_table(rules: Rules) -> list[dict[str, str]]:
+    """The hooks that some rules use, and those that they could use."""
+    used = [
+        {"affordance": entry["id"], "stage": stage, "hook": name, "what": rules.hooks[name].summary}
+        for entry in rules["affordance"]
+        for stage, names in hooks_of(entry).items()
+        for name in names
+    ]
+    unused = [one for name, one in HOOKS.items() if name not in rules.hooks]
+    free = [{"affordance": "", "stage": "/".join(one.stages), "hook": one.name, "what": one.summary} for one in unused]
+    return used + free
 
 
 def rule_faults(path: Path | None) -> list[dict[str, str]]:
     """Everything that is wrong with a file of rules."""
     try:
-        load_rules(path)
+        load_rules(path, importer=_import_hook)
     except BadRules as error:
         return [asdict(fault) for fault in error.faults]
     return []
@@ -103,9 +180,29 @@ def inspect_script(path: Path) -> dict[str, Any]:
         return asdict(record.read_script(path))
 
 
-def bench(rules: Rules, *, worlds: int, ticks: int, seed: int, clock: Callable[[], float]) -> dict[str, float]:
-    """Agent-steps a second of a batch, scripted, with compact observations; what was compiled before is not counted."""
-    env = Env(rules, worlds=worlds)
+def check_observation(name: str) -> str:
+    """The name of a variant; BadInput where there is none of that name."""
+    if name not in VARIANTS:
+        raise BadInput(f"observation {name!r}", why="is unknown", remedy=f"use {', '.join(VARIANTS)}")
+    return name
+
+
+def contracts(rules: Rules) -> list[ObservationSpec]:
+    """What residents of this town can be shown, one contract for each variant."""
+    return [observation_spec(rules, name) for name in VARIANTS]
+
+
+def bench(
+    rules: Rules,
+    *,
+    worlds: int,
+    ticks: int,
+    seed: int,
+    clock: Callable[[], float],
+    observation: str = "compact",
+) -> dict[str, float]:
+    """Agent-steps a second of a batch, scripted; what was compiled before is not counted."""
+    env = Env(rules, worlds=worlds, variant=check_observation(observation))
     env.reset(seed)
     env.step(env.scripted())
     began = clock()
@@ -124,6 +221,24 @@ def measure_worlds(env: Env, step: Callable[[], None], ticks: int) -> list[dict[
         step()
         tallies = [health.add(tally, env.law, env.state, world) for world, tally in enumerate(tallies)]
     return [health.kpis(tally, env.law, env.state, world) for world, tally in enumerate(tallies)]
+
+
+def measure_seats(env: Env) -> dict[str, NDArray[np.float64]]:
+    """Of the last tick, for each seat [B, A]: the share of needs that are met, whether the resident starves, is due at
+    work, works, and has just left; 0 where nobody sits."""
+    people, n = env.state.people, env.law.n
+    alive, time = people["alive"] == 1, (env.state.town["tick"][:, None] - 1) % int(n["day"])
+    job = np.maximum(people["job"], 0)
+    start, end = np.asarray(n["job_start"])[job], np.asarray(n["job_end"])[job]
+    found = {
+        "met": (people["need"] >= np.asarray(n["low"])).mean(axis=2) * alive,
+        "starving": (people["need"][:, :, 0] <= health.STARVING) & alive,
+        "due": alive & (people["job"] >= 0) & (start <= time) & (time < end),
+        "working": alive & (people["earned"] > 0),
+        "left": people["cause"] > 0,
+        "alive": alive,
+    }
+    return {name: np.asarray(values, np.float64) for name, values in found.items()}
 
 
 def command_docs() -> str:
@@ -151,7 +266,7 @@ class Left:
     tick: int
     name: str
     days: float  # lived here
-    cause: str  # one of CAUSES
+    cause: str  # one of GONE
 
 
 class Life:
@@ -174,6 +289,7 @@ class Life:
         self._order = self.veil.order(self.env.residents)
         self._places = {seat: shown for shown, seat in enumerate(self._order)} | {-1: -1}
         self._limiter, self._seen = talk.NarrationState(), 0
+        self._refused = talk.refusal(rules.never)
         self._tally = health.begin(self.env.state)
         self.commands: list[CommandAtTick] = []
         self.kpis: dict[str, float | None] = self._measure(self._tally)
@@ -181,7 +297,7 @@ class Life:
         self._before: frames.Picture | None = None
         self._seq, self._last_key, self._kpis_at, self._ties_at = -1, 0, -KPI_EVERY, 0
         self.lost = 0  # events that were gone before they were read
-        self._playing = talk.Playing()
+        self._playing = talk.SceneQueue()
         self._heard: dict[int, talk.Heard] = {}  # what residents were told of others, by seat
         self.left: deque[Left] = deque(maxlen=LEDGER)  # who left last
         self.left_for: Counter[str] = Counter()  # and what all left for, since this began
@@ -194,7 +310,8 @@ class Life:
 
     def step(self) -> TownMoment:
         """One tick."""
-        self.env.step(self.mind(self.env))
+        with explained():
+            self.env.step(self.mind(self.env))
         lines = self._listen()
         state, law = self.env.state, self.env.law
         self._tally = health.add(self._tally, law, state)
@@ -216,7 +333,7 @@ class Life:
         found, lost = frames.events_since(self.env.state, self._seen)
         self.lost += lost
         self._seen = int(self.env.state.town["events"][0])
-        self._limiter, lines = talk.narrate(self._limiter, found, self.name)
+        self._limiter, lines = talk.narrate(self._limiter, found, self.name, refused=self._refused)
         for event in found:
             self._stage(event)
             a, b, kind = int(event["a"]), int(event["b"]), int(event["kind"])
@@ -226,13 +343,14 @@ class Life:
                 other = self._places[b] if KINDS[kind] in talk.PAIRS else b
                 value = int(event["value"]) if self.veil.key is None else 0  # of an arrival it is the identity
                 self._pending["events"].append([int(event["tick"]), kind, shown, other, value])
-            said = talk.converse(event, self.name, self._ties, self._heard)
+            said = talk.converse(event, self.name, self._ties, self._heard, self._refused)
             if said is not None:
                 self._pending["says"].append([self._places[said[0]], said[1]])
                 if said[2] is not None:
                     self._heard[b] = said[2]
         self._playing, beats = talk.due(self._playing, self.tick)
         how: dict[str, Any] = {"kind": "vignette", "b": -1, "priority": True}
+        beats = tuple(beat for beat in beats if not self._refused.search(beat.text))
         lines += tuple(talk.Line(tick=beat.tick, text=beat.text, a=beat.seat, **how) for beat in beats)
         self._pending["lines"] += [self._line(line) for line in lines]
         for kept in self._pending.values():
@@ -253,7 +371,7 @@ class Life:
         if kind == "arrival":
             self._playing = talk.arrival(self._playing, tick=tick, seat=seat, name=self.name(seat))
         elif kind == "exit":
-            cause, days = CAUSES[int(event["b"]) - 1], int(event["value"]) / int(self.env.law.n["day"])
+            cause, days = GONE[int(event["b"]) - 1], int(event["value"]) / int(self.env.law.n["day"])
             one = Left(tick=tick, name=self.name(seat), days=round(days, 2), cause=cause)
             self.left.append(one)
             self.left_for[cause] += 1
@@ -270,8 +388,10 @@ class Life:
     # Looking ---------------------------------------------------------------------------------------------------------
 
     def legend(self) -> dict[str, Any]:
-        shown = {"seed": self.seed} if self.veil.key is None else {"private": True}
-        return frames.legend(self.rules, **shown)
+        if self.veil.key is not None:
+            return frames.legend(self.rules, private=True)
+        names = [talk.resident(slot) for slot in range(int(self.env.law.n["slots"]))]
+        return frames.legend(self.rules, seed=self.seed, names=list(dict.fromkeys(names)))
 
     def frame(self, *, key: bool = False) -> frames.Frame:
         """The changes since the last frame, or a key frame when one is due."""
@@ -377,7 +497,7 @@ class Life:
         self.seed, self._seen = notes["seed"], notes["seen"]
         self.commands = [CommandAtTick(**one) for one in notes["commands"]]
         self._limiter = talk.limiter(notes["limiter"])
-        self._playing = talk.playing(notes["vignettes"]) if "vignettes" in notes else talk.Playing()
+        self._playing = talk.scene_queue(notes["vignettes"]) if "vignettes" in notes else talk.SceneQueue()
         self._heard = {who: talk.Heard(about, is_good) for who, about, is_good in notes.get("heard", ())}
         self._tally = health.begin(self.env.state)
         self.kpis, self._before = self._measure(self._tally), None

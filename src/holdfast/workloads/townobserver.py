@@ -1,32 +1,27 @@
-"""Commands to a town, which has no store: tokens, an audit file, repeated commands, alarms, and a long run of it.
+"""Commands to a town, which has no store: tokens, repeated commands, alarms, stages, and a long run of it.
 
 An order has an id: the same id again returns the same answer and does nothing. A dry run does nothing either. The audit
-file has every change and every refusal, each entry sealed with the one before it. The caller decides what an order
-does; `town.health` defines the figures. A soak runs one town for very long and reports memory, departures and alerts.
+file (`townaudit`) has every change and every refusal. The caller decides what an order does; `town.health` defines the
+figures. A soak runs one town for very long and reports memory, departures and alerts.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import hmac
 import json
-import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from io import FileIO
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 from holdfast.contracts.commands import LONGEST, Alert, Forbidden, Role, Severity
-from holdfast.contracts.errors import BadInput, BadRecord, Conflict, HoldfastError, StoreError, boundary
+from holdfast.contracts.errors import BadInput, Conflict, HoldfastError
 from holdfast.contracts.limits import RateLimiter, RefusalLimiter, check_token
 from holdfast.operate import alerts
 from holdfast.operate.auth import Caller
-from holdfast.workloads.townlife import LIMITS, Left, Life, faults, unlocked
+from holdfast.workloads.townaudit import AuditFile
+from holdfast.workloads.townlife import LIMITS, STAGES, Left, Life, Rules, faults
 
 REMEMBERED = 512  # orders whose answers are kept
 PER_S, BURST = 10.0, 120.0  # orders of one caller: more than anybody clicks
@@ -55,120 +50,6 @@ def role_of(badges: Iterable[StaticToken], given: str | None) -> Caller | None:
         if given is not None and hmac.compare_digest(badge.token.encode(), given.encode()):
             found = Caller(label=badge.label or badge.role, role=Role(badge.role))
     return found
-
-
-# The audit log ------------------------------------------------------------------------------------------------------
-
-
-class AuditFile:
-    """A file of JSON lines, each with a seal over itself and the seal before.
-
-    Several processes may write to one: each looks, while it holds the file, what the others have added since. A line
-    that was never ended, as of a process that was killed, is kept aside, and that it was is an entry of its own."""
-
-    def __init__(self, path: Path | None) -> None:
-        self.path, self.count = path, 0
-        self._last, self._end = "", 0  # seal of the last entry that we know, and where it ends in the file
-        if path is not None:
-            with boundary(StoreError, f"audit {path}"):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                if path.exists():
-                    with _held(path) as file:
-                        self._catch_up(file)
-
-    def add(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        if self.path is None:
-            return self._sealed(entry)
-        with boundary(StoreError, f"audit {self.path}"), _held(self.path) as file:
-            self._catch_up(file)
-            return self._put(file, entry)
-
-    def _catch_up(self, file: FileIO) -> None:
-        """Reads what other processes have added; the file is locked meanwhile."""
-        assert self.path is not None
-        if file.seek(0, os.SEEK_END) < self._end:
-            raise BadRecord(str(self.path), why="is shorter than it was", remedy="see who has changed the file")
-        file.seek(self._end)
-        entries, end, torn = _read(self.path, file.read(), last=self._last, count=self.count)
-        if entries:
-            self._last, self.count = entries[-1]["seal"], self.count + len(entries)
-        self._end += end
-        last = _entry(torn, self._last, self.count)
-        if last is not None:  # whole but for its end
-            _write_all(file, self._end + len(torn), b"\n")
-            self._last, self.count, self._end = last["seal"], self.count + 1, self._end + len(torn) + 1
-        elif torn:
-            aside = self.path.with_name(f"{self.path.name}.torn")
-            with aside.open("ab") as kept:
-                kept.write(torn + b"\n")
-            file.truncate(self._end)
-            self._put(file, {"what": "torn", "bytes": len(torn), "kept": aside.name})
-
-    def _put(self, file: FileIO, entry: Mapping[str, Any]) -> dict[str, Any]:
-        before = (self._last, self.count)
-        sealed = self._sealed(entry)
-        line = json.dumps(sealed).encode() + b"\n"
-        try:
-            _write_all(file, self._end, line)
-        except OSError:
-            self._last, self.count = before  # what of it is there will be found torn, or whole, and then is the last
-            raise
-        self._end += len(line)
-        return sealed
-
-    def _sealed(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        sealed = {"n": self.count, **entry}
-        sealed["seal"] = self._last = _seal(self._last, sealed)
-        self.count += 1
-        return sealed
-
-
-@contextmanager
-def _held(path: Path) -> Iterator[FileIO]:
-    """The file, locked until it is closed; it is created if missing."""
-    with FileIO(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield file
-
-
-def _write_all(file: FileIO, at: int, data: bytes) -> None:
-    file.seek(at)
-    left = memoryview(data)
-    while left:
-        left = left[file.write(left) :]
-    os.fsync(file.fileno())
-
-
-def _seal(last: str, entry: Mapping[str, Any]) -> str:
-    text = json.dumps({key: value for key, value in entry.items() if key != "seal"}, sort_keys=True)
-    return hashlib.sha256(f"{last}\n{text}".encode()).hexdigest()
-
-
-def read_audit(path: Path) -> list[dict[str, Any]]:
-    """Every entry; refused where one was changed, removed or moved. An unfinished last line is ignored."""
-    return _read(path, path.read_bytes(), last="", count=0)[0]
-
-
-def _read(path: Path, data: bytes, *, last: str, count: int) -> tuple[list[dict[str, Any]], int, bytes]:
-    """The entries after a seal, the offset of their end, and the bytes of an unfinished line."""
-    entries: list[dict[str, Any]] = []
-    whole, ended, torn = data.rpartition(b"\n")
-    for number, line in enumerate(whole.split(b"\n") if ended else [], start=count):
-        entry = _entry(line, last, number)
-        if entry is None:
-            raise BadRecord(f"{path}: line {number + 1}", why="its seal is broken", remedy="see who changed the file")
-        last = entry["seal"]
-        entries.append(entry)
-    return entries, len(whole) + len(ended), torn
-
-
-def _entry(line: bytes, last: str, number: int) -> dict[str, Any] | None:
-    """The entry, if it follows `last` and is unchanged."""
-    try:
-        entry = json.loads(line)
-        return entry if entry["seal"] == _seal(last, entry) and entry["n"] == number else None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
 
 
 # Orders --------------------------------------------------------------------------------------------------------------
@@ -326,9 +207,9 @@ class TownAlarms:
 # Stages ---------------------------------------------------------------------------------------------------------------
 
 
-def note_window(audit: AuditFile, *, stage: str, reasons: Sequence[str], at: float) -> None:
+def note_window(audit: AuditFile, *, stage: str, reasons: Sequence[str], at: float, **more: Any) -> None:
     """Records a window of this stage; it is green when there are no reasons against it."""
-    audit.add({"at": at, "what": "window", "stage": stage, "green": not reasons, "reasons": list(reasons)})
+    audit.add({"at": at, "what": "window", "stage": stage, "green": not reasons, "reasons": list(reasons), **more})
 
 
 def override(audit: AuditFile, *, stage: str, who: str, why: str, order: Sequence[str], at: float) -> None:
@@ -339,12 +220,37 @@ def override(audit: AuditFile, *, stage: str, who: str, why: str, order: Sequenc
     audit.add({"at": at, "what": "override", "stage": stage, "who": who, "why": why})
 
 
-def stages(path: Path, order: Sequence[str], needed: int) -> tuple[str, ...]:
-    """The stages that the audit file unlocks."""
-    entries = read_audit(path) if path.exists() else []
-    windows = [(entry["stage"], entry["green"]) for entry in entries if entry["what"] == "window"]
-    forced = [entry["stage"] for entry in entries if entry["what"] == "override"]
-    return unlocked(order, windows, needed, forced)
+MOST_WINDOWS = 6  # that a stage gets to show that it is stable
+
+
+def earn(
+    audit: AuditFile,
+    rules_with: Callable[[Sequence[str]], Rules],  # the rules with these stages on
+    *,
+    seed: int,
+    clock: Callable[[], float],
+    each: Callable[[], None] = lambda: None,
+) -> Sequence[str]:
+    """Runs the town stage by stage, each from its first morning with all stages up to it, until that one has had its
+    green windows in a row; writes every window down. The stages that were reached: one whose windows are not green ends
+    it."""
+    for place, stage in enumerate(STAGES):
+        rules = rules_with(STAGES[: place + 1])
+        life, greens = Life(rules, seed=seed), 0
+        for _ in range(MOST_WINDOWS):
+            window = None
+            while window is None:
+                window = life.step().window
+                each()
+            reasons = faults(window)
+            more = {"rules": rules.sha256, "seed": seed, "tick": life.tick, "state": life.env.state.sha256()}
+            note_window(audit, stage=stage, reasons=reasons, at=clock(), **more)
+            greens = 0 if reasons else greens + 1
+            if greens == int(rules["stages"]["green_windows"]):
+                break
+        else:
+            return STAGES[: place + 1]
+    return STAGES
 
 
 # A long run ---------------------------------------------------------------------------------------------------------

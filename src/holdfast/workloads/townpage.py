@@ -34,8 +34,9 @@ from holdfast.contracts.commands import Forbidden, Role
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, HoldfastError, NotFound
 from holdfast.contracts.limits import StreamLimiter
 from holdfast.operate.auth import Caller
+from holdfast.workloads.townaudit import AuditFile
 from holdfast.workloads.townlife import COMMANDS, LIMITS, Life, Recording, TownMoment, described, faults, rounded
-from holdfast.workloads.townobserver import AuditFile, StaticToken, TooMany, TownAlarms, TownCommandService, role_of
+from holdfast.workloads.townobserver import StaticToken, TooMany, TownAlarms, TownCommandService, role_of
 
 FRAMES_S = 20  # frames a second at most: faster towns do more ticks in each
 FASTEST = 4096.0  # ticks a second

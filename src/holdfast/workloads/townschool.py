@@ -8,16 +8,18 @@ are those of every other policy (`learn.school`, `pipeline.control`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.collect.episodes import GROUPS
 from holdfast.contracts.envs import Bools, Choose, Described, Observation, Spaces, State, StepResult
 from holdfast.contracts.errors import BadInput, HoldfastError
 from holdfast.contracts.evidence import Acceptance
+from holdfast.contracts.experience import ScoredRollout
 from holdfast.contracts.policy import Act, files_of, policy_from
 from holdfast.contracts.release import Release, Stage
 from holdfast.learn.anneal import AnnealPlan
@@ -27,18 +29,31 @@ from holdfast.pipeline.context import Endpoints
 from holdfast.pipeline.control import EnvProof, improve_env
 from holdfast.pipeline.run import RunSpec
 from holdfast.policies import weights
-from holdfast.policies.inspect import explain
-from holdfast.policies.network import Network, Scripted
+from holdfast.policies.inspect import explain, value_of
+from holdfast.policies.nets import Playing
+from holdfast.policies.network import DISCOUNT, VALUE_SCALE, Network, Scripted
 from holdfast.promote.gate import KPIS, KpiBand
 from holdfast.prove.estimate import difference, student
 from holdfast.store.store import Store
 from holdfast.workloads import towngate
 from holdfast.workloads.towngate import SCRIPTS
-from holdfast.workloads.townlife import Env, Rules, Seen, groups, read_rules
+from holdfast.workloads.townlife import (
+    LIMITS,
+    OBSERVED,
+    Env,
+    ObservationSpec,
+    Rules,
+    Seen,
+    check_observation,
+    contracts,
+    explained,
+    groups,
+    measure_seats,
+    read_rules,
+)
 from holdfast.workloads.townlife import TownState as Town
 
 LINE = "town"  # the policy's name where none is given
-VARIANT = "recall"
 RETURNS = (0.0, 8.0)  # of a resident and day: a town below the first has failed, and none came near the second
 PARTS = 8  # of a day, by which the towns that are learnt in are staggered
 HOURS = 24
@@ -56,10 +71,18 @@ class TownVectorEnv:
     Staggered towns are at different hours, reached by the script: of many towns at one hour, a batch would hold that
     hour alone. Town k is the one that `seed + k` names."""
 
-    def __init__(self, rules: Rules, *, towns: int, days: int | None = 1, staggered: bool = False) -> None:
-        self.env = Env(rules, worlds=towns, days=days, variant=VARIANT)
+    def __init__(
+        self,
+        rules: Rules,
+        *,
+        towns: int,
+        days: int | None = 1,
+        staggered: bool = False,
+        observation: str = OBSERVED,
+    ) -> None:
+        self.env = Env(rules, worlds=towns, days=days, variant=observation)
         self.count = towns * self.env.residents
-        self.spaces = Spaces(observation=len(self.env.senses.features), actions=len(self.env.actions))
+        self.spaces = spaces_of(self.env)
         self.action_names = self.env.actions
         self._staggered, self._seed, self._begun = staggered, 0, 0
         self._here: Bools = np.ones(self.count, np.bool_)
@@ -73,7 +96,8 @@ class TownVectorEnv:
         return self._first_view()
 
     def step(self, actions: NDArray[Any]) -> StepResult:
-        seen = self.env.step(actions.reshape(self.env.worlds, self.env.residents))
+        with explained():
+            seen = self.env.step(actions.reshape(self.env.worlds, self.env.residents))
         here = seen.alive.ravel()
         terminated = seen.terminated.ravel() | (here & ~self._here)
         truncated = seen.truncated.ravel() & ~terminated
@@ -114,6 +138,11 @@ class TownVectorEnv:
         ids = np.array([one["id"] for one in natures])
         return {"hour": hours, "lowest_need": np.array(needs)[lowest], "nature": ids[apart.argmin(axis=1)]}
 
+    def seat_groups(self) -> NDArray[Any]:
+        """The nature of whoever has each seat now."""
+        ids = np.array([one["id"] for one in self.env.rules["profile"]])
+        return np.asarray(ids[self.env.state.people["profile"].ravel()])
+
     def _arrays(self) -> Mapping[str, NDArray[Any]]:
         return self.env.state.arrays
 
@@ -136,8 +165,12 @@ class TownVectorEnv:
         return self._view(seen)
 
     def _view(self, seen: Seen) -> Observation:
-        features, mask = seen.features.reshape(self.count, -1), seen.mask.reshape(self.count, -1).view(np.bool_)
-        return Observation(features, mask, self.env.scripted().ravel())
+        rows, mask = seen.rows.reshape(self.count, -1), seen.mask.reshape(self.count, -1).view(np.bool_)
+        return Observation(rows, mask, self.env.scripted().ravel())
+
+
+def spaces_of(env: Env) -> Spaces:
+    return Spaces(observation=env.senses.size, actions=len(env.actions))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,29 +181,34 @@ class TownMaker:
     rules_file: Path | None = None
     residents: int | None = None
     days: int = 1  # of a proof and of an episode
+    profile: str | None = None  # the mix of natures, by its name in the rules; None: their own shares
+    observation: str = OBSERVED  # what residents see: compact, recall, hybrid or full
 
     def __post_init__(self) -> None:
+        check_observation(self.observation)
         if self.days < 1:
             raise BadInput(f"days = {self.days}", why="must be at least 1")
 
     @property
     def rules(self) -> Rules:
-        return read_rules(self.rules_file, residents=self.residents)
+        return read_rules(self.rules_file, residents=self.residents, profile=self.profile)
 
     @property
     def name(self) -> str:
-        """Other rules, another environment: what was proved under some is not proved under others."""
-        return f"town-{self.rules.sha256[:12]}" + (f"-{self.days}" if self.days > 1 else "")
+        """Other rules or another contract of observation, another environment: what was proved in one is not proved in
+        others."""
+        days, seen = f"-{self.days}" * (self.days > 1), f"-{self.observation}" * (self.observation != OBSERVED)
+        return f"town-{self.rules.sha256[:12]}{days}{seen}"
 
     @property
     def ticks(self) -> int:
         return self.days * int(self.rules["ticks_per_day"])
 
     def describe(self) -> Described:
-        env = Env(self.rules, variant=VARIANT)
+        env = Env(self.rules, variant=self.observation)
         low, high = (end * self.days for end in RETURNS)
         return Described(
-            spaces=Spaces(observation=len(env.senses.features), actions=len(env.actions)),
+            spaces=spaces_of(env),
             max_steps=self.ticks,
             threshold=None,
             returns=(low, high),
@@ -192,10 +230,10 @@ class TownMaker:
         return Acceptance(kpis=kpis, golden=towngate.golden_findings(self, store, line, now=now))
 
     def vector_env(self, count: int) -> TownVectorEnv:
-        return TownVectorEnv(self.rules, towns=count, days=None)
+        return TownVectorEnv(self.rules, towns=count, days=None, observation=self.observation)
 
     def training_env(self, count: int) -> TownVectorEnv:
-        return TownVectorEnv(self.rules, towns=count, days=self.days, staggered=True)
+        return TownVectorEnv(self.rules, towns=count, days=self.days, staggered=True, observation=self.observation)
 
 
 # The school ----------------------------------------------------------------------------------------------------------
@@ -207,6 +245,7 @@ QUICK = School(
     practice=replace(PRACTISED, updates=6, step_updates=3, warmup=3, envs=4),
     anneal=AnnealPlan(shares=(0.5, 1.0), better=0.5, worse=1.0),
 )
+SEQUENCES = 4  # times as many samples in a gradient step
 TOWNS = EnvProof(episodes=288, batch=96)  # so many for a first look: fewer prove no safety
 QUICK_TOWNS = EnvProof(episodes=16, batch=16)
 
@@ -226,11 +265,27 @@ def school_spec(
     return improve_env(maker, Scripted(), name=name, algorithm=taught, proof=proof, stage=stage, seed=seed)
 
 
-def school_run(maker: TownMaker, *, seed: int, name: str = LINE, quick: bool = False) -> RunSpec:
-    """The usual course, or the short one."""
-    return school_spec(
-        maker, seed=seed, name=name, school=QUICK if quick else School(), proof=QUICK_TOWNS if quick else TOWNS
-    )
+def school_run(maker: TownMaker, *, seed: int, name: str = LINE, quick: bool = False, memory: bool = False) -> RunSpec:
+    """The usual course, or the short one; of a network with a memory where that is asked for."""
+    school = QUICK if quick else School()
+    if memory:  # of whole sequences a gradient step sees more at a time: their steps are computed one by one
+        dials = school.practice.dials
+        practice = replace(school.practice, settings=replace(dials, minibatch=SEQUENCES * dials.minibatch))
+        school = replace(school, memory=True, minibatch=SEQUENCES * school.minibatch, practice=practice)
+    return school_spec(maker, seed=seed, name=name, school=school, proof=QUICK_TOWNS if quick else TOWNS)
+
+
+def check_line(store: Store, maker: TownMaker, name: str = LINE, memory: bool | None = None) -> None:
+    """BadInput where what is live, and would be taught on, is a network of another kind or sees something else."""
+    live = store.releases.live(name)
+    policy = None if live is None else policy_from(live.manifest["policy"])
+    if live is None or not isinstance(policy, Network):
+        return
+    contract_of(policy, maker.rules, maker.observation)
+    if memory is not None and memory != policy.memory:
+        kinds, remedy = {True: "recurrent", False: "feedforward"}, "leave out --network, or teach another line (--name)"
+        why = f"{live.id} is {kinds[policy.memory]}, and what is live is taught on"
+        raise BadInput(f"--network {kinds[memory]}", why=why, remedy=remedy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,6 +307,7 @@ class SchoolReport:
     gain: float | None
     gain_low: float | None  # of the 95 % interval, town by town
     gain_high: float | None
+    by_nature: Mapping[str, Mapping[str, Any]]  # the same for the residents of each nature
     is_promoted: bool
     release: str | None
     decision: Mapping[str, Any] | None
@@ -288,6 +344,7 @@ def school_report(store: Store, run: str) -> SchoolReport:
         gain=None if gain is None else float((after - before).mean()),
         gain_low=None if gain is None else gain.low,
         gain_high=None if gain is None else gain.high,
+        by_nature=by_nature(store, run),
         is_promoted=bool(decision and decision["open"]),
         release=decided.get("release"),
         decision=decision,
@@ -300,15 +357,56 @@ def _point(body: Mapping[str, Any]) -> dict[str, Any]:
     return {"steps": body["env_steps"], "reward": body["reward"], "entropy": update["entropy"], "kl": update["kl"]}
 
 
+ARMS = ("baseline", "candidate")
+
+
 def proof_returns(store: Store, run: str) -> tuple[Numbers, Numbers]:
     """What each proof town was worth by the baseline and by the candidate, in the same order."""
-    arms: dict[str, dict[int, float]] = {"baseline": {}, "candidate": {}}
-    for one in store.views.rollouts(run, most=100_000):
-        arm = next((arm for arm in arms if f"-{arm}-" in one.name), None)
-        if arm is not None and one.reward is not None:
-            arms[arm][int(one.input["seed"])] = one.reward
-    both = sorted(arms["baseline"].keys() & arms["candidate"].keys())
-    before, after = (np.array([arms[arm][seed] for seed in both]) for arm in ("baseline", "candidate"))
+    return _paired(
+        {arm: {seed: one.reward for seed, one in towns.items()} for arm, towns in _proved(store, run).items()}
+    )
+
+
+def by_nature(store: Store, run: str) -> dict[str, dict[str, Any]]:
+    """What the residents of each nature were paid in the proof towns by the baseline and by the candidate, and the gain
+    with its 95 % interval, town by town. Empty where the run proved nothing, or did so before natures were recorded."""
+    proved, found = _proved(store, run), dict[str, dict[str, Any]]()
+    grouped = {
+        arm: {seed: (one.output or {}).get(GROUPS, {}) for seed, one in towns.items()} for arm, towns in proved.items()
+    }
+    for nature in dict.fromkeys(name for towns in grouped.values() for group in towns.values() for name in group):
+        before, after = _paired(
+            {arm: {seed: one[nature] for seed, one in towns.items() if nature in one} for arm, towns in grouped.items()}
+        )
+        if len(before):
+            span = student(after - before) if len(before) > 2 else None  # an interval takes three towns
+            found[nature] = {
+                "towns": len(before),
+                "before": float(before.mean()),
+                "learnt": float(after.mean()),
+                "gain": float((after - before).mean()),
+                "gain_low": None if span is None else span.low,
+                "gain_high": None if span is None else span.high,
+            }
+    return found
+
+
+def _proved(store: Store, run: str) -> dict[str, dict[int, ScoredRollout]]:
+    """The proof towns of each arm by their seeds."""
+    arms: dict[str, dict[int, ScoredRollout]] = {arm: {} for arm in ARMS}
+    last = None
+    while page := store.experiences.scored(run, after=last):
+        last = page[-1].rollout
+        for one in page:
+            arm = next((arm for arm in ARMS if f"-{arm}-" in one.rollout), None)
+            if arm is not None and one.reward is not None:
+                arms[arm][int(one.input["seed"])] = one
+    return arms
+
+
+def _paired(arms: Mapping[str, Mapping[int, float | None]]) -> tuple[Numbers, Numbers]:
+    both = sorted(arms[ARMS[0]].keys() & arms[ARMS[1]].keys())
+    before, after = (np.array([arms[arm][seed] for seed in both], np.float64) for arm in ARMS)
     return before, after
 
 
@@ -320,10 +418,13 @@ BALANCED = 0.10  # by how much of the mean the return of a nature may differ fro
 
 @dataclass(frozen=True, kw_only=True)
 class Lived:
-    """What residents were paid for their days, [towns, residents], and of which nature each was at first."""
+    """What residents were paid for their days, [towns, residents], of which nature each was at first, and how they
+    fared."""
 
     returns: Numbers  # a day
     natures: NDArray[np.int64]
+    days: float = 1.0
+    fared: Mapping[str, Numbers] = field(default_factory=dict)  # sums over ticks, as `measure_seats` names them
 
 
 def lived(
@@ -334,13 +435,16 @@ def lived(
     view, total = envs.reset(seed), np.zeros(envs.count)
     natures = envs.env.state.people["profile"].astype(np.int64)
     choose = by_chance(np.random.default_rng(seed)) if act is None else act.many(envs.count)
-    first = np.ones(envs.count, np.bool_)
+    first, fared = np.ones(envs.count, np.bool_), dict[str, Numbers]()
     for _ in range(maker.ticks):
         result = envs.step(choose(view, first))
         view, first = result.observation, result.terminated | result.truncated
         total += result.reward
+        for name, values in measure_seats(envs.env).items():
+            fared[name] = fared.get(name, 0.0) + values
         each()
-    return Lived(returns=total.reshape(towns, -1) / maker.days, natures=natures)
+    returns = total.reshape(towns, -1) / maker.days
+    return Lived(returns=returns, natures=natures, days=float(maker.days), fared=fared)
 
 
 def by_chance(rng: np.random.Generator) -> Choose:
@@ -360,17 +464,67 @@ def check_natures(maker: TownMaker) -> None:
     envs = maker.vector_env(1)
     envs.reset(LEAGUE)
     here = set(envs.env.state.people["profile"].ravel().tolist())
-    absent = [nature["id"] for k, nature in enumerate(maker.rules["profile"]) if k not in here]
+    natures = enumerate(maker.rules["profile"])
+    absent = [nature["id"] for k, nature in natures if k not in here and nature["share"] > 0]
     if absent:
         why = f"too few for every nature: nobody would be {', '.join(absent)}"
         raise BadInput(f"residents = {envs.count}", why=why, remedy="let more live there (--residents)")
 
 
-def natures_of(found: Lived, rules: Rules) -> dict[str, dict[str, float]]:
-    """The return of each nature with a 95 % interval over towns, and by how much of the mean it differs from it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NatureTarget:
+    """What every nature has to reach: the limit of the alert of the same figure, for its residents alone."""
+
+    kpi: str
+    title: str
+    least: float | None = None  # one of the two
+    most: float | None = None
+
+    def is_met(self, value: float | None) -> bool:
+        return value is not None and (self.least is None or value >= self.least) and (
+            self.most is None or value <= self.most
+        )  # fmt: skip
+
+
+TITLES = {"needs_met": "needs met", "starving": "starving", "attendance": "at work", "exits": "left"}
+TARGETS = tuple(
+    NatureTarget(kpi=limit.kpi, title=TITLES[limit.kpi], least=limit.below, most=limit.above)
+    for limit in LIMITS
+    if limit.kpi in TITLES
+)
+
+
+def figures_of(found: Lived, is_one: NDArray[np.bool_]) -> dict[str, float | None]:
+    """The figures of some of the residents: shares of their time, and exits a resident and day."""
+    sums = {name: float(values[is_one].sum()) for name, values in found.fared.items()}
+    if not sums.get("alive"):
+        return dict.fromkeys((target.kpi for target in TARGETS), None)
+    return {
+        "needs_met": sums["met"] / sums["alive"],
+        "starving": sums["starving"] / sums["alive"],
+        "attendance": sums["working"] / sums["due"] if sums["due"] else None,
+        "exits": sums["left"] / (float(is_one.sum()) * found.days),
+    }
+
+
+def missed_targets(natures: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Which nature misses which target, for people; nobody due at work misses nothing."""
+    return [
+        f"{name}: {target.title} {one['kpis'][target.kpi]:.3g}"
+        for name, one in natures.items()
+        for target in TARGETS
+        if one["kpis"][target.kpi] is not None and not target.is_met(one["kpis"][target.kpi])
+    ]
+
+
+def natures_of(found: Lived, rules: Rules) -> dict[str, dict[str, Any]]:
+    """The return of each nature with a 95 % interval over towns, by how much of the mean it differs from it, and how
+    its residents fared. A nature that nobody has is left out."""
     mean, told = float(found.returns.mean()), {}
     for k, nature in enumerate(rules["profile"]):
         is_one = found.natures == k
+        if not is_one.any():
+            continue
         towns = [row[own].mean() for row, own in zip(found.returns, is_one, strict=True) if own.any()]
         span = student(towns)
         value = float(found.returns[is_one].mean())
@@ -380,6 +534,7 @@ def natures_of(found: Lived, rules: Rules) -> dict[str, dict[str, float]]:
             "low": span.low,
             "high": span.high,
             "from_mean": (value - mean) / max(abs(mean), 1e-9),
+            "kpis": figures_of(found, is_one),
         }
     return told
 
@@ -433,7 +588,8 @@ def entrants(store: Store, versions: Sequence[str] | None, line: str = LINE) -> 
             continue
         shape = weights.read(files_of(name, store.files)).shape
         spaces = Spaces(observation=shape["observation"], actions=shape["actions"])
-        made[name] = Network(width=shape["width"], env=line, spaces=spaces, checkpoint=name, sampled=True)
+        size = {"width": shape["width"], "memory": shape["memory"]}
+        made[name] = Network(**size, env=line, spaces=spaces, checkpoint=name, sampled=True)
     return made
 
 
@@ -479,39 +635,49 @@ class TownMind:
         *,
         version: str,
         lineage: Mapping[str, Any] | None = None,  # how it came to drive them, for people
+        observation: str = OBSERVED,  # the variant that the town has to show
     ) -> None:
         count = int(rules["residents"])
-        self.lineage = lineage
+        self.lineage, self.observation = lineage, observation
         self.version, self._first = version, np.ones(count, np.bool_)
         self._choose = act_of(store, policy).many(count)
         self._net = policy.load(store.files) if isinstance(policy, Network) else None
+        checkpoint = policy.checkpoint if isinstance(policy, Network) else None
+        notes = {} if checkpoint is None else weights.read(files_of(checkpoint, store.files)).notes
+        self._scale = (*notes[VALUE_SCALE], notes[DISCOUNT]) if VALUE_SCALE in notes else None  # mean, spread, γ
+        self._last: tuple[int, NDArray[np.float32], Any] | None = None  # the tick, what was seen and remembered then
 
     def __call__(self, env: Env) -> NDArray[np.int64]:
         seen, rows = env.look(), env.residents
-        features, mask = seen.features.reshape(rows, -1), seen.mask.reshape(rows, -1).view(np.bool_)
-        chosen = self._choose(Observation(features, mask, env.scripted().ravel()), self._first)
+        values, mask = seen.rows.reshape(rows, -1), seen.mask.reshape(rows, -1).view(np.bool_)
+        if self._scale is not None:
+            self._last = (int(env.state.town["tick"][0]), values.copy(), getattr(self._choose, "hidden", None))
+        chosen = self._choose(Observation(values, mask, env.scripted().ravel()), self._first)
         self._first = seen.terminated.ravel().copy()
         return np.asarray(chosen, np.int64).reshape(1, rows)
 
     def look(self, env: Env, seat: int) -> dict[str, Any]:
         """What is seen by group, what is possible and how likely, what it is worth, why, and what the script would do.
         The seat's `identity` is left out: it would undo a pseudonym."""
-        names, actions = env.senses.features, env.actions
+        names, actions = env.senses.names, env.actions
         seen, mask = env.look(), env.look().mask[0, seat].view(np.bool_)
-        values = seen.features[0, seat].copy()
+        values, features = seen.rows[0, seat].copy(), len(env.senses.features)
         shown = {
             group: {names[k]: round(float(values[k]), 3) for k in places if values[k] and names[k] != "identity"}
             for group, places in groups(env.senses).items()
+            if places.stop <= features  # a map is no list of numbers: its channels are told by what they weighed
         }
         told: dict[str, Any] = {"version": self.version, "tick": int(env.state.town["tick"][0]), "seen": shown}
         told["scripted"] = actions[int(env.scripted()[0, seat])]
         told["actions"] = [{"name": actions[k], "p": None} for k in np.flatnonzero(mask)]
         if self._net is None:
             return told
-        found = explain(self._net, values, mask)
+        hidden = self._choose.hidden[seat] if isinstance(self._choose, Playing) and not self._first[seat] else None
+        found = explain(self._net, values, mask, hidden=hidden)
         order = np.flatnonzero(mask)[np.argsort(-found.probabilities[mask], kind="stable")]
         told["actions"] = [{"name": actions[k], "p": round(float(found.probabilities[k]), 4)} for k in order]
         told |= {"likeliest": actions[found.action], "value": round(found.value, 3), "gap": round(found.gap, 4)}
+        told |= self._expected(env, seat, found.value, float(seen.reward[0, seat]))
         told["why"] = {
             group: round(float(found.saliency[places.start : places.stop].sum()), 3)
             for group, places in groups(env.senses).items()
@@ -522,14 +688,31 @@ class TownMind:
         ]
         return told
 
+    def _expected(self, env: Env, seat: int, value: float, reward: float) -> dict[str, float]:
+        """The return that is expected, and by how much the last tick was better than what was expected before it:
+        A = r + γ V(s′) − V(s). Empty for a network whose critic learnt nothing, and before the second tick."""
+        if self._scale is None or self._net is None:
+            return {}
+        mean, spread, gamma = self._scale
+        told = {"expected": round(mean + spread * value, 4)}
+        if self._last is None or self._first[seat] or self._last[0] != int(env.state.town["tick"][0]) - 1:
+            return told
+        _, before, hidden = self._last
+        worth = value_of(self._net, before[seat], None if hidden is None else hidden[seat])
+        advantage = reward + gamma * (mean + spread * value) - (mean + spread * worth)
+        return told | {"advantage": round(advantage, 4)}
+
 
 class LiveMind:
     """Drives a running town by what is live. A promotion or a rollback reaches the residents between two ticks; a
     version that cannot be loaded is left aside, and the one before it goes on."""
 
-    def __init__(self, store: Store, rules: Rules, *, line: str = LINE, every: int = FOLLOWED) -> None:
+    def __init__(
+        self, store: Store, rules: Rules, *, line: str = LINE, every: int = FOLLOWED, observation: str | None = None
+    ) -> None:
         self._store, self._rules, self._line, self._every = store, rules, line, every
-        self._mind = mind_of(store, None, rules, line)
+        self._mind = mind_of(store, None, rules, line, observation=observation)
+        self.observation = self._mind.observation  # of the town, for as long as it runs
         self.swaps: list[tuple[int, str]] = []  # tick, and the version from then on
         self.refused: dict[str, str] = {}  # versions that cannot drive this town, and why
 
@@ -556,19 +739,43 @@ class LiveMind:
         if name == self._mind.version or name in self.refused:
             return
         try:
-            self._mind = mind_of(self._store, None, self._rules, self._line)
+            self._mind = mind_of(self._store, None, self._rules, self._line, observation=self.observation)
         except HoldfastError as error:
             self.refused[name] = str(error)
             return
         self.swaps.append((tick, name))
 
 
-def mind_of(store: Store, version: str | None, rules: Rules, line: str = LINE) -> TownMind:
-    """What drives a town: a release by its name, or what is live."""
+def contract_of(policy: Network | Scripted, rules: Rules, wanted: str | None = None) -> ObservationSpec:
+    """The contract of observation that a policy was trained on; a script reads none. BadInput where this town has none
+    of that size, or where another was asked for."""
+    known = {one.variant: one for one in contracts(rules)}
+    usual = known[OBSERVED if wanted is None else check_observation(wanted)]
+    if isinstance(policy, Scripted) or policy.spaces is None:
+        return usual
+    fitting = [one for one in known.values() if one.size == policy.spaces.observation]
+    if not fitting:
+        policy.fitted(policy.env, spaces_of(Env(rules, variant=usual.variant)))  # refuses it, and says how they differ
+    if wanted is not None and usual not in fitting:
+        why = f"{policy.version} was trained on {fitting[0].id}, and this town would show {usual.id}"
+        raise BadInput(f"observation {wanted}", why=why, remedy=f"give {fitting[0].variant}, or another version")
+    return fitting[0]
+
+
+def made_for(maker: TownMaker, policy: Network | Scripted) -> TownMaker:
+    """The same towns, as this policy was trained to see them."""
+    return replace(maker, observation=contract_of(policy, maker.rules).variant)
+
+
+def mind_of(
+    store: Store, version: str | None, rules: Rules, line: str = LINE, *, observation: str | None = None
+) -> TownMind:
+    """What drives a town: a release by its name, or what is live. It sees what it was trained on."""
     release, policy = policy_in(store, version, line)
+    contract = contract_of(policy, rules, observation)
     if isinstance(policy, Network):
-        env = Env(rules, variant=VARIANT)
-        policy.fitted(policy.env, Spaces(observation=len(env.senses.features), actions=len(env.actions)))
+        policy.fitted(policy.env, spaces_of(Env(rules, variant=contract.variant)))
     if release is None:
-        return TownMind(store, policy, rules, version=SCRIPTS)
-    return TownMind(store, policy, rules, version=release.id, lineage=lineage(store, release, release.policy))
+        return TownMind(store, policy, rules, version=SCRIPTS, observation=contract.variant)
+    told = lineage(store, release, release.policy)
+    return TownMind(store, policy, rules, version=release.id, lineage=told, observation=contract.variant)

@@ -35,7 +35,7 @@ def run_all(
     drive: Drive,
     say: Callable[[str], object],
 ) -> tuple[list[Outcome], int]:
-    """What each trial came to, and the exit code of the one that stopped; those in the store are not run again."""
+    """Runs the trials: their outcomes, and the exit code of one that stopped. Stored trials are not run again."""
     found: list[Outcome] = []
     for number, trial in enumerate(trials, 1):
         known = newest(store, trial, experiment.kind)

@@ -40,6 +40,7 @@ def drill(setting: Setting) -> Tally:
                 story.live(crew, setting.rng if story.kills < kills else None)
         setting.say(f"round {number} of {len(kinds)}: {story.kills} kills of a run with {kind}")
         tally.events += story.kills
+        tally.kills += story.kills
         tally.notes.append(f"{kind}: {story.kills} kills, {story.lives} starts until completed")
         tally.add(story.verdict())
     return tally

@@ -44,12 +44,13 @@ def _stopped(source: Any) -> None:
 
 def killed_workers(setting: Setting) -> Tally:
     tally = Tally(fault="workers killed")
-    rounds, kills = (1, 15) if setting.quick else (3, 100)
+    rounds, kills = (1, 15) if setting.quick else (4, 100)
     for number in range(rounds):
         with scene(setting) as here:
             _kill(setting, here, kills, f"round {number + 1} of {rounds}")
             problems = here.work_off()
         tally.events += kills
+        tally.kills += kills
         tally.add(verdict(here.url, here.folder, problems))
     return tally
 
@@ -116,6 +117,7 @@ def jumping_clock(setting: Setting) -> Tally:
             setting.say(f"round {number + 1} of {rounds}: calm again")
             problems = here.work_off()
         tally.events += int(seconds / EVERY_S) * CREW // 2 + kills
+        tally.kills += kills
         tally.notes.append(f"{kills} workers were killed while the clocks jumped")
         tally.add(verdict(here.url, here.folder, problems))
     return tally

@@ -90,6 +90,18 @@ def test_commands_exits_and_marks_are_written_down_in_order(tmp_path: Path, monk
         os.kill(waits.pid, 0)
 
 
+def test_a_command_has_the_clock_that_the_drill_gives_it(tmp_path: Path) -> None:
+    with Scratch(tmp_path, clock=time.time, say=lambda text: None) as scratch:
+        began = time.time()
+        for n, ahead in enumerate((-7200.0, 0.0, 7200.0)):
+            one = scratch.begin("flags", "set", f"fast{n}", "--store", str(scratch.store))
+            one.move_clock(ahead)
+            assert scratch.end(one) == 0, one.err
+        with scratch.opened() as store:
+            times = [entry.at - began for entry in store.ledger.entries() if entry.kind == "flag"]
+    assert [round(at, -3) for at in times] == [-7000.0, 0.0, 7000.0]
+
+
 class Service(BaseHTTPRequestHandler):
     """Answers every caller but the first."""
 

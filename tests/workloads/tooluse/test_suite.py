@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -35,6 +34,7 @@ from holdfast.workloads.tooluse.suite import (
 )
 from tests.conftest import Files
 from tests.pipeline.paired_scene import LAX, drive
+from tests.warm import Warm
 from tests.workloads.scene import tiny
 
 PATIENCE_S = 60.0
@@ -158,8 +158,8 @@ def test_a_comparison_that_was_killed_goes_on_where_it_stopped(files: Files, fol
     path = files.fresh()
     words = ["tooluse:16", "--baseline", folders[0], "--candidate", folders[1]]
     words += ["--seeds", "1", "--batch", "4", "--workers", "2"]
-    command = [sys.executable, "-m", "holdfast.cli", "prove", "run", *words, "--store", path]
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = ["-m", "holdfast.cli", "prove", "run", *words, "--store", path]
+    child = Warm(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with open_store(path) as store:
         patience = time.monotonic() + PATIENCE_S
         while not any(shown_looks(store, run.id) for run in store.runs.newest(most=1)):

@@ -67,47 +67,47 @@ class Messages:
             body=body,
         )
 
-    def whole(self, asked: ModelRequest, body: bytes) -> ModelCall:
+    def whole(self, request: ModelRequest, body: bytes) -> ModelCall:
         answer = loads(body)
         if not isinstance(answer, dict) or not isinstance(answer.get("content"), list):
             raise ValueError("no message")
-        return _call(asked, answer, _assistant(answer["content"]).message(), answer.get("stop_reason"))
+        return _call(request, answer, _assistant(answer["content"]).message(), answer.get("stop_reason"))
 
-    def stream(self, asked: ModelRequest) -> Blocks:
-        return Blocks(asked)
+    def stream(self, request: ModelRequest) -> Blocks:
+        return Blocks(request)
 
 
 class Blocks(Assembler):
     """The blocks of one streamed message."""
 
-    def __init__(self, asked: ModelRequest) -> None:
-        super().__init__(asked)
+    def __init__(self, request: ModelRequest) -> None:
+        super().__init__(request)
         self._head: dict[str, Any] = {}
         self._usage: dict[str, Any] = {}
         self._blocks: dict[int, dict[str, Any]] = {}
         self._pieces: dict[tuple[int, str], list[str]] = {}  # by block and member; joined in `result`
         self._reason: Any = None
 
-    def _take(self, told: dict[str, Any], name: str) -> None:
-        sort = kind(told)
-        if sort == "message_start" and isinstance(told.get("message"), dict):
-            self._head = told["message"]
+    def _take(self, event: dict[str, Any], name: str) -> None:
+        sort = kind(event)
+        if sort == "message_start" and isinstance(event.get("message"), dict):
+            self._head = event["message"]
             self._count(self._head.get("usage"))
-        elif sort == "content_block_start" and isinstance(told.get("content_block"), dict):
-            self._blocks[self._place(told)] = told["content_block"]
-            self.has_begun |= told["content_block"].get("type") == "tool_use"
-        elif sort == "content_block_delta" and isinstance(told.get("delta"), dict):
-            self._add(self._place(told), told["delta"])
+        elif sort == "content_block_start" and isinstance(event.get("content_block"), dict):
+            self._blocks[self._place(event)] = event["content_block"]
+            self.has_begun |= event["content_block"].get("type") == "tool_use"
+        elif sort == "content_block_delta" and isinstance(event.get("delta"), dict):
+            self._add(self._place(event), event["delta"])
         elif sort == "message_delta":
-            self._count(told.get("usage"))
-            self._reason = part(told.get("delta"), "stop_reason") or self._reason
+            self._count(event.get("usage"))
+            self._reason = part(event.get("delta"), "stop_reason") or self._reason
         elif sort == "message_stop":
             self.is_ended = True
         elif sort == "error":
             self.is_ended, self._reason = True, None
 
-    def _place(self, told: dict[str, Any]) -> int:
-        index = count(told.get("index"))
+    def _place(self, event: dict[str, Any]) -> int:
+        index = count(event.get("index"))
         return len(self._blocks) if index is None else index
 
     def _count(self, usage: Any) -> None:
@@ -125,7 +125,7 @@ class Blocks(Assembler):
 
     def result(self) -> ModelCall:
         message = _assistant([self._block(place) for place in sorted(self._blocks)]).message()
-        return _call(self._asked, {**self._head, "usage": self._usage}, message, self._reason)
+        return _call(self._request, {**self._head, "usage": self._usage}, message, self._reason)
 
     def _block(self, place: int) -> dict[str, Any]:
         block = {name: value for name, value in self._blocks[place].items() if name != "partial_json"}
@@ -245,16 +245,16 @@ def _tool(tool: Any) -> Any:
     return {"type": "function", "function": {name: value for name, value in function.items() if value is not None}}
 
 
-def _call(asked: ModelRequest, answer: Mapping[str, Any], message: dict[str, Any], reason: Any) -> ModelCall:
+def _call(request: ModelRequest, answer: Mapping[str, Any], message: dict[str, Any], reason: Any) -> ModelCall:
     usage = answer.get("usage")
     sizes = [count(part(usage, name)) for name in SIZES]
     return ModelCall(
-        model=text_of(answer.get("model"), asked.model),
-        messages=asked.messages,
+        model=text_of(answer.get("model"), request.model),
+        messages=request.messages,
         response=message,
         finish_reason=REASONS.get(reason, reason) if isinstance(reason, str) else None,
         prompt_tokens=None if sizes[0] is None else sum(size or 0 for size in sizes),
         completion_tokens=count(part(usage, "output_tokens")),
         thinking_tokens=count(part(part(usage, "output_tokens_details"), "thinking_tokens")),
-        sampling=asked.sampling,
+        sampling=request.sampling,
     )

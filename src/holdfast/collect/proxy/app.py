@@ -235,7 +235,7 @@ class ProxyCall:
 
     dialect: Dialect
     identity: Identity
-    asked: ModelRequest
+    model_request: ModelRequest
     headers: Mapping[str, str]  # to pass on
     attempt: Attempt
     path: str
@@ -357,7 +357,7 @@ class Proxy:
         return ProxyCall(
             dialect=dialect,
             identity=whose,
-            asked=dialect.read_request(body),
+            model_request=dialect.read_request(body),
             headers=self._passed(dialect, request),
             attempt=await self._recorder.running(whose.rollout, whose.number),
             path=CAPABILITY.sub(r"\1", request.scope["path"]),
@@ -378,27 +378,29 @@ class Proxy:
             await self._recorded(call, send)
             return
         known = await asyncio.gather(*(self._about(call, one) for one in self.upstreams.each))
-        call.grant, call.asked = await self._budgets.grant(call.attempt, call.asked, call.dialect, wanted, known)
+        call.grant, call.model_request = await self._budgets.grant(
+            call.attempt, call.model_request, call.dialect, wanted, known
+        )
         try:
             await self._recorded(call, send)
         finally:
             call.grant.settle(None)  # frees what was not used
 
     def _about(self, call: ProxyCall, upstream: Upstream) -> asyncio.Future[ModelInfo]:
-        return self._models.about(upstream, call.asked.model, call.dialect, call.headers)
+        return self._models.about(upstream, call.model_request.model, call.dialect, call.headers)
 
     async def _recorded(self, call: ProxyCall, send: Send) -> None:
         """Opens the record, asks the upstream and passes its answer on. The record is written meanwhile."""
-        notes: dict[str, Any] = {"path": call.dialect.path, "streamed": call.asked.is_streamed}
+        notes: dict[str, Any] = {"path": call.dialect.path, "streamed": call.model_request.is_streamed}
         if call.identity.sequence is not None:
             notes["sequence_id"] = call.identity.sequence
         if call.identity.tag is not None:
             notes[TAG] = call.identity.tag
-        record = await self._recorder.open(call.attempt, call.asked, trace_id=call.identity.trace, notes=notes)
+        record = await self._recorder.open(call.attempt, call.model_request, trace_id=call.identity.trace, notes=notes)
         answer: UpstreamAnswer | None = None
         try:
             call.upstream, answer = await self.upstreams.ask(
-                call.dialect, call.asked, call.headers, call.identity.rollout
+                call.dialect, call.model_request, call.headers, call.identity.rollout
             )
             record.notes |= {"upstream": call.upstream.name, "status": answer.status}
             await record.not_refused()
@@ -420,7 +422,7 @@ class Proxy:
         partial = None
         if answer.status == 200:
             try:
-                made = call.dialect.whole(call.asked, body)
+                made = call.dialect.whole(call.model_request, body)
             except (ValueError, BadRecord):
                 partial = "the answer could not be read"
         else:
@@ -431,7 +433,7 @@ class Proxy:
         await send({"type": "http.response.body", "body": body})
 
     async def _stream(self, call: ProxyCall, record: CallRecord, answer: UpstreamAnswer, send: Send) -> None:
-        splitter, assembler = Splitter(), call.dialect.stream(call.asked)
+        splitter, assembler = Splitter(), call.dialect.stream(call.model_request)
         await _start(call, answer, send, None)
         try:
             async for chunk in answer.chunks():

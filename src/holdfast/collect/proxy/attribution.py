@@ -8,7 +8,6 @@ thread, so no call waits and several processes can share the file.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from urllib.parse import quote
 
 import orjson
 
+from holdfast.contracts.artifacts import append_lines
 from holdfast.contracts.errors import BadInput, NotFound
 
 if TYPE_CHECKING:  # agents need none of the server
@@ -152,14 +152,6 @@ class AttributionLog:
         if not lines:
             return
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                size = os.fstat(file).st_size
-                if size and os.pread(file, 1, size - 1) != b"\n":  # another process was killed while it wrote
-                    lines = b"\n" + lines
-                os.write(file, lines)
-            finally:
-                os.close(file)
+            append_lines(self.path, lines)
         except OSError:
             self.failures += 1

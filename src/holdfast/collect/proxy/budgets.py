@@ -75,8 +75,8 @@ class UpstreamModels:
         """A single upstream's own answer; of several the union, or the first answer if all are empty."""
         if len(self._upstreams) == 1:
             return await self._ask(self._upstreams[0], dialect, headers)
-        asked = (self._ask(one, dialect, headers) for one in self._upstreams)
-        found = await asyncio.gather(*asked, return_exceptions=True)
+        listings = (self._ask(upstream, dialect, headers) for upstream in self._upstreams)
+        found = await asyncio.gather(*listings, return_exceptions=True)
         answers = [one for one in found if isinstance(one, Listing)]
         every = {str(entry.get("id")): entry for answer in reversed(answers) for entry in answer.entries}
         if every:
@@ -256,14 +256,14 @@ class ProxyBudgets:
         return mode, fit((use.budget, use.has_failed) for use in self._store.budgets.ended())
 
     async def grant(
-        self, attempt: Attempt, asked: ModelRequest, dialect: Dialect, wanted: str, known: Iterable[ModelInfo]
+        self, attempt: Attempt, request: ModelRequest, dialect: Dialect, wanted: str, known: Iterable[ModelInfo]
     ) -> tuple[Grant, ModelRequest]:
         """The grant, and the request rewritten with it. `known` is what the upstreams say of the model."""
-        given = orjson.loads(asked.body)
+        given = orjson.loads(request.body)
         opened = await self._kept(attempt)
         await opened.catch_up()
-        tools = asked.sampling.get("tools") or ()
-        grant = Grant(opened, tokens := opened.tracker.grant(asked.messages, tools, _own_limit(dialect, given)))
+        tools = request.sampling.get("tools") or ()
+        grant = Grant(opened, tokens := opened.tracker.grant(request.messages, tools, _own_limit(dialect, given)))
         try:
             rewritten, mode = limited(dialect, given, tokens, way_of(wanted, known))
             again = dialect.read_request(orjson.dumps(rewritten))
@@ -273,7 +273,7 @@ class ProxyBudgets:
         except BaseException:
             grant.settle(None)
             raise
-        return grant, replace(again, sampling={**asked.sampling, "thinking": tokens, "thinking_mode": mode.value})
+        return grant, replace(again, sampling={**request.sampling, "thinking": tokens, "thinking_mode": mode.value})
 
     async def _kept(self, attempt: Attempt) -> AttemptBudget:
         if attempt.token not in self._trackers:

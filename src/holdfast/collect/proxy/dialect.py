@@ -127,9 +127,9 @@ def written(arguments: Any) -> str:
             raise ValueError("arguments of a tool: nested too deeply") from None
 
 
-def count(said: Any) -> int | None:
+def count(value: Any) -> int | None:
     """The value if it is a plausible count, else None."""
-    return said if type(said) is int and 0 <= said <= MOST else None
+    return value if type(value) is int and 0 <= value <= MOST else None
 
 
 def part(usage: Any, name: str) -> Any:
@@ -162,8 +162,8 @@ class ModelRequest:
 class Assembler(ABC):
     """One streamed answer, assembled beside the bytes that pass. It never raises, whatever an event holds."""
 
-    def __init__(self, asked: ModelRequest) -> None:
-        self._asked = asked
+    def __init__(self, request: ModelRequest) -> None:
+        self._request = request
         self.is_ended = False  # the stream said that it is over: later bytes do not matter
         self.has_begun = False  # a part of the answer itself has come: the time to the first token
         self.has_holes = False  # an event could not be read, so a part of the answer is missing
@@ -201,11 +201,11 @@ class Dialect(Protocol):
         """BadInput if it is no request of this dialect, since it could not be recorded."""
         ...
 
-    def whole(self, asked: ModelRequest, body: bytes) -> ModelCall:
+    def whole(self, request: ModelRequest, body: bytes) -> ModelCall:
         """The call with its answer; ValueError if the body is none."""
         ...
 
-    def stream(self, asked: ModelRequest) -> Assembler: ...
+    def stream(self, request: ModelRequest) -> Assembler: ...
 
 
 def read_object(body: bytes) -> dict[str, Any]:
@@ -316,24 +316,24 @@ class Chat(OpenAiKey):
             extended=spliced(body, given, ADDED),
         )
 
-    def whole(self, asked: ModelRequest, body: bytes) -> ModelCall:
+    def whole(self, request: ModelRequest, body: bytes) -> ModelCall:
         answer = loads(body)
         try:
             choice = answer["choices"][0]
             message = dict(choice["message"])
         except (LookupError, TypeError, ValueError):
             raise ValueError("no chat completion") from None
-        return _call(asked, answer, choice, message, choice.get("token_ids"), _entries(choice.get("logprobs")))
+        return _call(request, answer, choice, message, choice.get("token_ids"), _entries(choice.get("logprobs")))
 
-    def stream(self, asked: ModelRequest) -> Chunks:
-        return Chunks(asked)
+    def stream(self, request: ModelRequest) -> Chunks:
+        return Chunks(request)
 
 
 class Chunks(Assembler):
     """The chunks of one completion."""
 
-    def __init__(self, asked: ModelRequest) -> None:
-        super().__init__(asked)
+    def __init__(self, request: ModelRequest) -> None:
+        super().__init__(request)
         self.head: dict[str, Any] = {}  # fields of the answer, not of a choice
         self.choice: dict[str, Any] = {}
         self._texts: dict[str, list[str]] = {}
@@ -393,7 +393,7 @@ class Chunks(Assembler):
         return message
 
     def result(self) -> ModelCall:
-        return _call(self._asked, self.head, self.choice, self.message(), self.ids, self.entries)
+        return _call(self._request, self.head, self.choice, self.message(), self.ids, self.entries)
 
 
 def _join(calls: dict[int, dict[str, Any]], part: dict[str, Any]) -> None:
@@ -418,7 +418,7 @@ def _joined_call(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _call(
-    asked: ModelRequest,
+    request: ModelRequest,
     answer: Mapping[str, Any],
     choice: Mapping[str, Any],
     message: dict[str, Any],
@@ -436,8 +436,8 @@ def _call(
     details = usage.get("completion_tokens_details")
     forced, in_force = token_ids(choice.get("forced")) or (), choice.get("sampling")
     return ModelCall(
-        model=text_of(answer.get("model"), asked.model),
-        messages=asked.messages,
+        model=text_of(answer.get("model"), request.model),
+        messages=request.messages,
         response=message,
         finish_reason=reason if isinstance(reason, str) else None,
         prompt_tokens=_counted(usage.get("prompt_tokens"), prompt_ids),
@@ -447,7 +447,7 @@ def _call(
         completion_ids=completion_ids,
         logprobs=logprobs,
         forced=tuple(place for place in forced if place < len(completion_ids or ())),
-        sampling={**in_force, **asked.sampling} if isinstance(in_force, dict) else asked.sampling,
+        sampling={**in_force, **request.sampling} if isinstance(in_force, dict) else request.sampling,
     )
 
 

@@ -73,57 +73,57 @@ class Responses(OpenAiKey):
             body=body,
         )
 
-    def whole(self, asked: ModelRequest, body: bytes) -> ModelCall:
+    def whole(self, request: ModelRequest, body: bytes) -> ModelCall:
         """ValueError for a failed or background response, too."""
         answer = loads(body)
         if not isinstance(answer, dict) or not isinstance(answer.get("output"), list):
             raise ValueError("no response")
-        call = _call(asked, answer, answer["output"])
+        call = _call(request, answer, answer["output"])
         if call.finish_reason is None:
             raise ValueError(f"a response that is {answer.get('status')}")
         return call
 
-    def stream(self, asked: ModelRequest) -> Items:
-        return Items(asked)
+    def stream(self, request: ModelRequest) -> Items:
+        return Items(request)
 
 
 class Items(Assembler):
     """The items of one streamed response. The final form of an item replaces its deltas."""
 
-    def __init__(self, asked: ModelRequest) -> None:
-        super().__init__(asked)
+    def __init__(self, request: ModelRequest) -> None:
+        super().__init__(request)
         self._answer: dict[str, Any] = {}
         self._items: dict[int, dict[str, Any]] = {}  # whole ones, or their beginnings
         self._pieces: dict[int, dict[tuple[str, int, str, str], list[str]]] = {}
 
-    def _take(self, told: dict[str, Any], name: str) -> None:
-        sort = kind(told, name)
-        if isinstance(told.get("response"), dict):
-            self._answer = told["response"]
+    def _take(self, event: dict[str, Any], name: str) -> None:
+        sort = kind(event, name)
+        if isinstance(event.get("response"), dict):
+            self._answer = event["response"]
         if sort in ENDS:
             self.is_ended = True
             self.has_holes &= not self._answer.get("output")  # the last event repeats everything
             if sort == "error":
                 self._answer = {**self._answer, "status": "failed"}
         elif sort in ("response.output_item.added", "response.output_item.done"):
-            if isinstance(told.get("item"), dict):
-                place = self._place(told)
-                self._items[place] = told["item"]
-                self.has_begun |= kind(told["item"]) in CALLS
+            if isinstance(event.get("item"), dict):
+                place = self._place(event)
+                self._items[place] = event["item"]
+                self.has_begun |= kind(event["item"]) in CALLS
                 if sort.endswith("done"):
                     self._pieces.pop(place, None)
         elif sort in DELTAS:
             item, into, index, text, member = DELTAS[sort]
-            self._add(told, item, (into, count(told.get(index)) or 0, text, member))
+            self._add(event, item, (into, count(event.get(index)) or 0, text, member))
         elif sort in ARGUMENTS:
-            self._add(told, ARGUMENTS[sort], ("", 0, "", CALLS[ARGUMENTS[sort]]))
+            self._add(event, ARGUMENTS[sort], ("", 0, "", CALLS[ARGUMENTS[sort]]))
 
-    def _place(self, told: dict[str, Any]) -> int:
-        index = count(told.get("output_index"))
+    def _place(self, event: dict[str, Any]) -> int:
+        index = count(event.get("output_index"))
         return len(self._items) if index is None else index
 
-    def _add(self, told: dict[str, Any], item: str, where: tuple[str, int, str, str]) -> None:
-        delta, place = told.get("delta"), self._place(told)
+    def _add(self, event: dict[str, Any], item: str, where: tuple[str, int, str, str]) -> None:
+        delta, place = event.get("delta"), self._place(event)
         if isinstance(delta, str):
             self._items.setdefault(place, {"type": item})
             self._pieces.setdefault(place, {}).setdefault(where, []).append(delta)
@@ -132,8 +132,8 @@ class Items(Assembler):
     def result(self) -> ModelCall:
         whole = self._answer.get("output")
         if self.is_ended and isinstance(whole, list) and whole:
-            return _call(self._asked, self._answer, whole)
-        return _call(self._asked, self._answer, [self._item(place) for place in sorted(self._items)])
+            return _call(self._request, self._answer, whole)
+        return _call(self._request, self._answer, [self._item(place) for place in sorted(self._items)])
 
     def _item(self, place: int) -> dict[str, Any]:
         item = dict(self._items[place])
@@ -234,20 +234,20 @@ def _tool(tool: Any) -> Any:
     return {"type": "function", "function": function}
 
 
-def _call(asked: ModelRequest, answer: Mapping[str, Any], output: Iterable[Any]) -> ModelCall:
+def _call(request: ModelRequest, answer: Mapping[str, Any], output: Iterable[Any]) -> ModelCall:
     said = MessageBuilder()
     for item in output:
         _say(said, item)
     usage = answer.get("usage")
     return ModelCall(
-        model=text_of(answer.get("model"), asked.model),
-        messages=asked.messages,
+        model=text_of(answer.get("model"), request.model),
+        messages=request.messages,
         response=said.message(),
         finish_reason=_reason(answer, bool(said.calls)),
         prompt_tokens=count(part(usage, "input_tokens")),
         completion_tokens=count(part(usage, "output_tokens")),
         thinking_tokens=count(part(part(usage, "output_tokens_details"), "reasoning_tokens")),
-        sampling=asked.sampling,
+        sampling=request.sampling,
     )
 
 

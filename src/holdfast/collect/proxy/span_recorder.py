@@ -86,9 +86,9 @@ class SpanRecorder:
         return await self._lookups.ask(f"attempt {number} at {rollout}", partial(self.attempt, rollout, number))
 
     async def open(
-        self, attempt: Attempt, asked: ModelRequest, *, trace_id: str | None, notes: dict[str, Any]
+        self, attempt: Attempt, request: ModelRequest, *, trace_id: str | None, notes: dict[str, Any]
     ) -> CallRecord:
-        call = ModelCall(model=asked.model, messages=asked.messages, response={}, sampling=asked.sampling)
+        call = ModelCall(model=request.model, messages=request.messages, response={}, sampling=request.sampling)
         try:
             return CallRecord(self, attempt, await self.scrubbed(call), trace_id, notes)
         except UNKEPT:
@@ -114,8 +114,8 @@ class SpanRecorder:
             return found
         return self._scrub_spelt(call)
 
-    def cost(self, call: ModelCall, asked: str) -> float | None:
-        price = self._prices.get(call.model) or self._prices.get(asked)
+    def cost(self, call: ModelCall, requested_model: str) -> float | None:
+        price = self._prices.get(call.model) or self._prices.get(requested_model)
         return None if price is None else price.of(call)
 
     def write_first(self, attempt: Attempt, span: Span) -> WriteFuture[int]:
@@ -135,7 +135,7 @@ class CallRecord:
         self.started_at = recorder.clock()
         self._first_s: float | None = None
         self._arrivals: list[int] = []
-        self._asked, self.is_spelt = call, False
+        self._requested, self.is_spelt = call, False
         self._span = Span(
             seq=FIRST,
             kind=SpanKind.MODEL,
@@ -223,9 +223,9 @@ class CallRecord:
         if len(self._arrivals) > 1:
             notes["arrivals_ms"] = self._arrivals
         if call is None:
-            call = self._asked
+            call = self._requested
         else:
-            if (cost := self._recorder.cost(call, self._asked.model)) is not None:
+            if (cost := self._recorder.cost(call, self._requested.model)) is not None:
                 notes["cost"] = cost
             call = await self._recorder.scrubbed(call, is_whole=partial is None, is_spelt=self.is_spelt)
         changes: dict[str, Any] = {"name": f"model.{call.model}", "attributes": notes, "model": call}

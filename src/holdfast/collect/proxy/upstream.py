@@ -28,6 +28,7 @@ from holdfast.contracts.trace import ModelCall
 PASSING = frozenset({429, 502, 503, 504})  # statuses that are worth another try
 STRANGE = frozenset({400, 404, 422})  # statuses for an unknown field
 PASSED = frozenset(name.encode() for name in RETURNED)
+TRIES = 3  # of one request
 PATIENCE_S = 5.0  # a longer Retry-After is passed to the client
 LARGEST = 256 * 2**20  # bytes of a whole answer
 
@@ -365,18 +366,20 @@ class Upstream:
             sent.update(dialect.credentials(own))
         return sent
 
-    async def ask(self, dialect: Dialect, asked: ModelRequest, headers: Mapping[str, str], key: str) -> UpstreamAnswer:
+    async def ask(
+        self, dialect: Dialect, request: ModelRequest, headers: Mapping[str, str], key: str
+    ) -> UpstreamAnswer:
         """The answer, once it has begun. The first call of a model shows whether it takes our added fields."""
         sent = self.signed(dialect, headers)
-        path, what = dialect.path, (dialect.path, asked.model)
-        known = self._knows.get(what) if self._is_extended and asked.extended is not None else False
-        if known is False or asked.extended is None:
-            return await self._post(path, asked.body, sent)
-        answer = await self._post(path, asked.extended, sent)
+        path, what = dialect.path, (dialect.path, request.model)
+        known = self._knows.get(what) if self._is_extended and request.extended is not None else False
+        if known is False or request.extended is None:
+            return await self._post(path, request.body, sent)
+        answer = await self._post(path, request.extended, sent)
         if known is None:
             if answer.status in STRANGE:
                 answer.close()  # first: with a single place the next call would wait for it
-                answer = await self._post(path, asked.body, sent)
+                answer = await self._post(path, request.body, sent)
                 if answer.status < 300:
                     self._remember(what, False)
                 return answer
@@ -444,14 +447,12 @@ class UpstreamAnswer:
 class Upstreams:
     """All upstreams. A rollout keeps to one while it answers, so that its prompt cache is used."""
 
-    def __init__(
-        self, each: Sequence[Upstream], *, tries: int = 3, backoff: Backoff = Backoff(initial_s=0.2, cap_s=2.0)
-    ) -> None:
+    def __init__(self, each: Sequence[Upstream], *, backoff: Backoff = Backoff(initial_s=0.2, cap_s=2.0)) -> None:
         if not each:
             raise BadInput("upstream", why="there is none", remedy="give --upstream URL")
         if len({one.name for one in each}) < len(each):
             raise BadInput("upstream", why="one is there twice", remedy="name each once")
-        self.each, self._tries, self._backoff = tuple(each), tries, backoff
+        self.each, self._backoff = tuple(each), backoff
         self._chance = random.Random()  # spreads retries; no result depends on it
 
     def ordered(self, rollout: str) -> Sequence[Upstream]:
@@ -463,14 +464,14 @@ class Upstreams:
         )
 
     async def ask(
-        self, dialect: Dialect, asked: ModelRequest, headers: Mapping[str, str], rollout: str
+        self, dialect: Dialect, request: ModelRequest, headers: Mapping[str, str], rollout: str
     ) -> tuple[Upstream, UpstreamAnswer]:
         order = self.ordered(rollout)
-        for number in range(1, self._tries + 1):
+        for number in range(1, TRIES + 1):
             one = order[(number - 1) % len(order)]
-            is_last = number == self._tries
+            is_last = number == TRIES
             try:
-                answer = await one.ask(dialect, asked, headers, rollout)
+                answer = await one.ask(dialect, request, headers, rollout)
             except Unreachable as error:
                 if is_last or isinstance(error, Silent):
                     raise
@@ -519,10 +520,10 @@ class Relay:
 
     async def __call__(self, messages: Sequence[Mapping[str, Any]], /, **sampling: Any) -> ModelCall:
         plain = {name: value for name, value in sampling.items() if name != STREAMED}
-        asked = self._asked(messages, plain)
-        answer = await self._begun(asked)
+        request = self._request(messages, plain)
+        answer = await self._begun(request)
         try:
-            return self._chat.whole(asked, await read(answer))
+            return self._chat.whole(request, await read(answer))
         except ValueError as error:
             raise self._fault(f"its answer cannot be read: {error}") from error
         except BrokenOff as error:
@@ -534,9 +535,9 @@ class Relay:
         self, messages: Sequence[Mapping[str, Any]], /, **sampling: Any
     ) -> AsyncGenerator[Mapping[str, Any] | ModelCall, None]:
         """The pieces of the answer, and the finished call last."""
-        asked = self._asked(messages, {**sampling, "stream": True})
-        answer = await self._begun(asked)
-        whole, splitter = self._chat.stream(asked), Splitter()
+        request = self._request(messages, {**sampling, "stream": True})
+        answer = await self._begun(request)
+        whole, splitter = self._chat.stream(request), Splitter()
         try:
             async for chunk in answer.chunks():
                 for event in splitter.feed(chunk):
@@ -557,12 +558,12 @@ class Relay:
     def close(self) -> None:
         """Nothing: the connections are shared, and their owner closes them."""
 
-    def _asked(self, messages: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> ModelRequest:
+    def _request(self, messages: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> ModelRequest:
         return self._chat.read_request(orjson.dumps({"model": self._model, "messages": list(messages), **given}))
 
-    async def _begun(self, asked: ModelRequest) -> UpstreamAnswer:
+    async def _begun(self, request: ModelRequest) -> UpstreamAnswer:
         try:
-            _, answer = await self._upstreams.ask(self._chat, asked, JSON, self._key)
+            _, answer = await self._upstreams.ask(self._chat, request, JSON, self._key)
         except (Unreachable, Busy) as error:
             raise self._fault(str(error)) from error
         if answer.status == 200:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.shapes import DoubledKey, unique_keys
 
 MISSING = object()
 
@@ -32,10 +33,10 @@ class Problem:
 def parse(raw: bytes) -> dict[str, Any] | Problem:
     """A JSON object that can be read in one way only: not cut off, and no key twice."""
     try:
-        data = json.loads(raw, object_pairs_hook=_once)
+        data = json.loads(raw, object_pairs_hook=unique_keys)
     except RecursionError:
         return Problem(where="$", why="is nested too deeply")
-    except _Twice as twice:
+    except DoubledKey as twice:
         return Problem(where=inside("$.", str(twice)), why="is there twice in one object")
     except ValueError as error:  # of the JSON, of UTF-8, or a number of thousands of digits
         return Problem(where="$", why=f"is not JSON: {error}")
@@ -79,19 +80,6 @@ def not_finite(value: object, where: str) -> Iterator[str]:
             yield from not_finite(item, f"{where}[{place}]")
     elif isinstance(value, float) and not isfinite(value):
         yield where
-
-
-class _Twice(ValueError):
-    """A key that an object has twice; readers disagree on which of them counts."""
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise _Twice(name)
-        found[name] = value
-    return found
 
 
 def short(value: object) -> str:

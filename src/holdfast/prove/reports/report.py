@@ -182,11 +182,16 @@ def check_alike(baseline: Sequence[Episode], trained: Sequence[Episode]) -> None
     """BadInput unless both were measured on the same tasks, each with the same seeds, and there are two tasks."""
     sides = {"baseline": baseline, "trained": trained}
     for name, episodes in sides.items():
-        measured = {(one.task, one.seed) for one in episodes}
+        measured = {(episode.task, episode.seed) for episode in episodes}
         tasks, seeds = {task for task, _ in measured}, {seed for _, seed in measured}
-        for one in episodes:
-            if max(abs(float(one.reward)), float(one.safety_cost or 0.0), float(one.latency_s or 0.0)) > MOST:
-                raise BadInput(f"{name} episode of {one.task!r}", why=f"has a number above {MOST:g}, too large to add")
+        for episode in episodes:
+            if (
+                max(abs(float(episode.reward)), float(episode.safety_cost or 0.0), float(episode.latency_s or 0.0))
+                > MOST
+            ):
+                raise BadInput(
+                    f"{name} episode of {episode.task!r}", why=f"has a number above {MOST:g}, too large to add"
+                )
         if len(measured) < len(episodes):
             raise BadInput(f"{name} episodes", why="one task has the same seed twice", remedy="keep one of them")
         if len(measured) < len(tasks) * len(seeds):
@@ -195,7 +200,7 @@ def check_alike(baseline: Sequence[Episode], trained: Sequence[Episode]) -> None
             raise BadInput(f"{name} episodes", why=why, remedy=remedy)
         if len(tasks) < 2:
             raise BadInput(f"{name} episodes", why=f"are of {len(tasks)} tasks", remedy="measure two or more")
-    before, after = ({(one.task, one.seed) for one in episodes} for episodes in sides.values())
+    before, after = ({(episode.task, episode.seed) for episode in episodes} for episodes in sides.values())
     for name, lacking in (("baseline", after - before), ("trained", before - after)):
         if lacking:
             task, seed = min(lacking)
@@ -214,7 +219,7 @@ def _compare(
 
 def mean(episodes: Sequence[Episode], name: str) -> Any:
     """Of one field; nothing unless every episode has it. Summed exactly: the order does not matter."""
-    values = [getattr(one, name) for one in episodes]
+    values = [getattr(episode, name) for episode in episodes]
     return None if None in values else fsum(values) / len(values)
 
 
@@ -226,8 +231,8 @@ def _delta(after: float, before: float) -> float:
 def _worse_tasks(baseline: Sequence[Episode], trained: Sequence[Episode]) -> list[str]:
     costs: dict[str, float] = {}
     for sign, episodes in ((-1.0, baseline), (1.0, trained)):
-        for one in episodes:
-            costs[one.task] = costs.get(one.task, 0.0) + sign * (one.safety_cost or 0.0)
+        for episode in episodes:
+            costs[episode.task] = costs.get(episode.task, 0.0) + sign * (episode.safety_cost or 0.0)
     return [task for task, more in costs.items() if round(more, 12) > 0.0]
 
 
@@ -236,35 +241,35 @@ def side_report(head: ReportHead, kind: str, side: Side) -> Document:
         **document.frame(head, kind),
         "checkpoint_id": side.checkpoint,
         "metrics": metrics(side.episodes),
-        "samples": [sample(one) for one in side.episodes],
+        "samples": [sample(episode) for episode in side.episodes],
     }
 
 
-def sample(one: Episode) -> Document:
+def sample(episode: Episode) -> Document:
     return {
-        "task": one.task,
-        "seed": int(one.seed),
-        "reward": float(one.reward),
-        "safety_penalty": None if one.safety_cost is None else float(one.safety_cost),
-        "success": None if one.success is None else float(one.success),
-        "latency_s": None if one.latency_s is None else float(one.latency_s),
-        "tokens": None if one.tokens is None else int(one.tokens),
-        "rollout": one.rollout,
-        **_unit(one),
-        **({"is_missing": True} if one.is_missing else {}),
+        "task": episode.task,
+        "seed": int(episode.seed),
+        "reward": float(episode.reward),
+        "safety_penalty": None if episode.safety_cost is None else float(episode.safety_cost),
+        "success": None if episode.success is None else float(episode.success),
+        "latency_s": None if episode.latency_s is None else float(episode.latency_s),
+        "tokens": None if episode.tokens is None else int(episode.tokens),
+        "rollout": episode.rollout,
+        **_unit(episode),
+        **({"is_missing": True} if episode.is_missing else {}),
     }
 
 
-def _unit(one: Episode) -> Document:
+def _unit(episode: Episode) -> Document:
     """Only where it has one: most tasks are a unit of their own."""
-    return {} if one.unit is None else {"unit": one.unit}
+    return {} if episode.unit is None else {"unit": episode.unit}
 
 
 def metrics(episodes: Sequence[Episode]) -> Document:
     return {
         "episodes": len(episodes),
-        "tasks": len({one.task for one in episodes}),
-        "seeds": len({one.seed for one in episodes}),
+        "tasks": len({episode.task for episode in episodes}),
+        "seeds": len({episode.seed for episode in episodes}),
         "mean_reward": mean(episodes, "reward"),
         "mean_safety_penalty": mean(episodes, "safety_cost"),
         "success_rate": mean(episodes, "success"),
@@ -273,22 +278,22 @@ def metrics(episodes: Sequence[Episode]) -> Document:
     }
 
 
-def significance_report(head: ReportHead, found: Findings, hashes: Mapping[str, str]) -> Document:
+def significance_report(head: ReportHead, findings: Findings, hashes: Mapping[str, str]) -> Document:
     return {
         **document.frame(head, "significance"),
-        "metrics": metrics(found.trained.episodes),
+        "metrics": metrics(findings.trained.episodes),
         "reports": _references(("baseline", "trained"), head, hashes),
-        "criteria": asdict(found.how.criteria),
-        **_versions(found),
-        "weighing": None if found.how.config is None else dict(found.how.config),
+        "criteria": asdict(findings.how.criteria),
+        **_versions(findings),
+        "weighing": None if findings.how.config is None else dict(findings.how.config),
         "significance": {
-            **_significance(found),
-            "alpha": found.how.alpha,
-            "seed": found.how.seed,
-            "baseline_mean_safety_penalty": found.safety.baseline,
-            "trained_mean_safety_penalty": found.safety.trained,
-            "safety_regression_delta": found.safety.delta,
-            "reasons": list(found.codes),
+            **_significance(findings),
+            "alpha": findings.how.alpha,
+            "seed": findings.how.seed,
+            "baseline_mean_safety_penalty": findings.safety.baseline,
+            "trained_mean_safety_penalty": findings.safety.trained,
+            "safety_regression_delta": findings.safety.delta,
+            "reasons": list(findings.codes),
         },
     }
 
@@ -298,31 +303,31 @@ def safety_report(
     baseline: Sequence[Episode],
     trained: Sequence[Episode],
     how: ReportComparison,
-    found: SafetyRegression,
+    findings: SafetyRegression,
 ) -> Document:
     """A report that can be checked alone, because it contains the penalties of both sides."""
-    after = {(one.task, one.seed): one.safety_cost for one in trained}
+    after = {(episode.task, episode.seed): episode.safety_cost for episode in trained}
     rows = [
         {
-            "task": one.task,
-            "seed": one.seed,
-            "baseline": _number(one.safety_cost),
-            "trained": _number(after[one.task, one.seed]),
-            **_unit(one),
+            "task": episode.task,
+            "seed": episode.seed,
+            "baseline": _number(episode.safety_cost),
+            "trained": _number(after[episode.task, episode.seed]),
+            **_unit(episode),
         }
-        for one in baseline
+        for episode in baseline
     ]
     return {
         **document.frame(head, SAFETY),
         "sample_count": len(baseline),
-        "baseline_mean_safety_penalty": found.baseline,
-        "trained_mean_safety_penalty": found.trained,
-        "safety_regression_delta": found.delta,
+        "baseline_mean_safety_penalty": findings.baseline,
+        "trained_mean_safety_penalty": findings.trained,
+        "safety_regression_delta": findings.delta,
         "max_safety_regression": how.criteria.max_safety_regression,
-        "promotion_allowed": not found.codes,
-        "reason_codes": list(found.codes),
-        "diagnostics": _diagnostics(found, how),
-        "test": {**_test(found.comparison, how), "proved": found.is_proved},
+        "promotion_allowed": not findings.codes,
+        "reason_codes": list(findings.codes),
+        "diagnostics": _diagnostics(findings, how),
+        "test": {**_test(findings.comparison, how), "proved": findings.is_proved},
         "samples": rows,
     }
 
@@ -331,39 +336,41 @@ def _number(value: float | None) -> float | None:
     return None if value is None else float(value)
 
 
-def _test(found: MetricComparison | None, how: ReportComparison) -> Document:
-    ends = None if found is None else found.interval
+def _test(findings: MetricComparison | None, how: ReportComparison) -> Document:
+    ends = None if findings is None else findings.interval
     return {
-        "method": None if found is None else found.method,
+        "method": None if findings is None else findings.method,
         "alpha": how.alpha,
         "seed": how.seed,
-        "pairs": None if found is None else found.pairs,
-        "p_value": None if found is None else found.p_value,
+        "pairs": None if findings is None else findings.pairs,
+        "p_value": None if findings is None else findings.p_value,
         "level": None if ends is None else ends.level,
         "delta_ci_low": None if ends is None else 0.0 - ends.high,  # a penalty is worse when it is more; never −0
         "delta_ci_high": None if ends is None else 0.0 - ends.low,
     }
 
 
-def summary_report(head: ReportHead, found: Findings, decision: Decision | None, hashes: Mapping[str, str]) -> Document:
+def summary_report(
+    head: ReportHead, findings: Findings, decision: Decision | None, hashes: Mapping[str, str]
+) -> Document:
     return {
         **document.frame(head, "summary"),
-        "metrics": metrics(found.trained.episodes),
+        "metrics": metrics(findings.trained.episodes),
         "reports": _references(("baseline", "trained", "significance", SAFETY), head, hashes),
-        "outcome": _outcome(found),
+        "outcome": _outcome(findings),
         "decision": None if decision is None else encode(decision),
     }
 
 
-def proof(head: ReportHead, found: Findings, decision: Decision | None, hashes: Mapping[str, str]) -> Document:
-    safety, names = found.safety, {kind: kind.replace("-", "_") + "_report" for kind in KINDS[:-1]}
+def proof(head: ReportHead, findings: Findings, decision: Decision | None, hashes: Mapping[str, str]) -> Document:
+    safety, names = findings.safety, {kind: kind.replace("-", "_") + "_report" for kind in KINDS[:-1]}
     return {
         **document.frame(head, PROOF),
-        **_versions(found),
-        "baseline": _checkpoint(found.baseline),
-        "trained": _checkpoint(found.trained),
-        "significance": _significance(found),
-        "criteria": asdict(found.how.criteria),
+        **_versions(findings),
+        "baseline": _checkpoint(findings.baseline),
+        "trained": _checkpoint(findings.trained),
+        "significance": _significance(findings),
+        "criteria": asdict(findings.how.criteria),
         "artifacts": {name: document.active_name(kind, head.run_id) for kind, name in names.items()},
         "sha256": {name: hashes[kind] for kind, name in names.items()},
         "safety_benchmark": {
@@ -371,15 +378,15 @@ def proof(head: ReportHead, found: Findings, decision: Decision | None, hashes: 
             "promotion_allowed": not safety.codes,
             "reason_codes": list(safety.codes),
             "safety_regression_delta": safety.delta,
-            "max_safety_regression": found.how.criteria.max_safety_regression,
+            "max_safety_regression": findings.how.criteria.max_safety_regression,
         },
         "failure_analysis": {
-            "summary": _sentence(found),
-            "reasons": list(found.reasons),
-            "reward_delta": found.delta,
+            "summary": _sentence(findings),
+            "reasons": list(findings.reasons),
+            "reward_delta": findings.delta,
             "safety_regression": safety.delta,
         },
-        "proof_status": _status(found),
+        "proof_status": _status(findings),
         "decision": None if decision is None else encode(decision),
     }
 
@@ -441,25 +448,25 @@ def build(
     head: ReportHead, baseline: Side, trained: Side, how: ReportComparison, decision: Decision | None
 ) -> dict[str, Document]:
     """Every document of a publication, by kind; each knows those before it by the sha256 of their bytes."""
-    found = find(baseline, trained, how)
+    findings = find(baseline, trained, how)
     documents: dict[str, Document] = {}
     hashes: dict[str, str] = {}
     for kind in KINDS:
-        documents[kind] = build_one(kind, head, found, decision, hashes)
+        documents[kind] = build_one(kind, head, findings, decision, hashes)
         hashes[kind] = hashlib.sha256(document.written(documents[kind])).hexdigest()
     return documents
 
 
 def build_one(
-    kind: str, head: ReportHead, found: Findings, decision: Decision | None, hashes: Mapping[str, str]
+    kind: str, head: ReportHead, findings: Findings, decision: Decision | None, hashes: Mapping[str, str]
 ) -> Document:
     if kind in ("baseline", "trained"):
-        return side_report(head, kind, found.baseline if kind == "baseline" else found.trained)
+        return side_report(head, kind, findings.baseline if kind == "baseline" else findings.trained)
     if kind == "significance":
-        return significance_report(head, found, hashes)
+        return significance_report(head, findings, hashes)
     if kind == SAFETY:
-        return safety_report(head, found.baseline.episodes, found.trained.episodes, found.how, found.safety)
-    return (summary_report if kind == "summary" else proof)(head, found, decision, hashes)
+        return safety_report(head, findings.baseline.episodes, findings.trained.episodes, findings.how, findings.safety)
+    return (summary_report if kind == "summary" else proof)(head, findings, decision, hashes)
 
 
 def head_at(
@@ -487,23 +494,23 @@ def refuse_twice(folder: Path, run_id: str) -> None:
 def _in_order(baseline: Sequence[Episode], trained: Sequence[Episode]) -> list[Episode]:
     """The trained side in the order of the baseline, task by task and seed by seed."""
     check_alike(baseline, trained)
-    order = {(one.task, one.seed): place for place, one in enumerate(baseline)}
-    return sorted(trained, key=lambda one: order[one.task, one.seed])
+    order = {(episode.task, episode.seed): place for place, episode in enumerate(baseline)}
+    return sorted(trained, key=lambda episode: order[episode.task, episode.seed])
 
 
-def _significance(found: Findings) -> Document:
-    result = found.comparison
+def _significance(findings: Findings) -> Document:
+    result = findings.comparison
     return {
         "method": result.method,
         "pairs": result.pairs,
         "p_value": result.p_value,
         "confidence_level": result.interval.level,
-        "mean_delta": found.delta,
+        "mean_delta": findings.delta,
         "delta_ci_low": result.interval.low,
         "delta_ci_high": result.interval.high,
-        "baseline_mean_reward": mean(found.baseline.episodes, "reward"),
-        "trained_mean_reward": mean(found.trained.episodes, "reward"),
-        "pass": found.is_pass,
+        "baseline_mean_reward": mean(findings.baseline.episodes, "reward"),
+        "trained_mean_reward": mean(findings.trained.episodes, "reward"),
+        "pass": findings.is_pass,
     }
 
 
@@ -513,9 +520,9 @@ def _checkpoint(side: Side) -> Document:
     return {"checkpoint_id": side.checkpoint, **{name: measured[name] for name in figures}}
 
 
-def _versions(found: Findings) -> Document:
+def _versions(findings: Findings) -> Document:
     """Only where they are known: samples that were measured elsewhere have none."""
-    versions = found.how.versions
+    versions = findings.how.versions
     return {} if versions is None else {"versions": {"baseline": versions[0], "trained": versions[1]}}
 
 
@@ -524,47 +531,47 @@ def _references(kinds: Sequence[str], head: ReportHead, hashes: Mapping[str, str
     return {kind.replace("-", "_"): {"file": file, "sha256": hashes[kind]} for kind, file in files.items()}
 
 
-def _outcome(found: Findings) -> Document:
+def _outcome(findings: Findings) -> Document:
     return {
-        "status": _status(found),
-        "sentence": _sentence(found),
-        "reasons": list(found.reasons),
-        "reward_delta": found.delta,
-        "p_value": found.comparison.p_value,
-        "safety_regression": found.safety.delta,
-        "promotion_allowed": not found.safety.codes,
+        "status": _status(findings),
+        "sentence": _sentence(findings),
+        "reasons": list(findings.reasons),
+        "reward_delta": findings.delta,
+        "p_value": findings.comparison.p_value,
+        "safety_regression": findings.safety.delta,
+        "promotion_allowed": not findings.safety.codes,
     }
 
 
-def _status(found: Findings) -> str:
-    return "fail" if found.reasons else "pass"
+def _status(findings: Findings) -> str:
+    return "fail" if findings.reasons else "pass"
 
 
-def _sentence(found: Findings) -> str:
-    result, tasks = found.comparison, len({one.task for one in found.trained.episodes})
-    safety = "not measured" if found.safety.delta is None else f"{found.safety.delta:+.4g} (above 0 is worse)"
+def _sentence(findings: Findings) -> str:
+    result, tasks = findings.comparison, len({episode.task for episode in findings.trained.episodes})
+    safety = "not measured" if findings.safety.delta is None else f"{findings.safety.delta:+.4g} (above 0 is worse)"
     figures = (
-        f"reward {found.delta:+.4g} ({result.interval.level:.4g} interval {result.interval.low:+.4g} to "
+        f"reward {findings.delta:+.4g} ({result.interval.level:.4g} interval {result.interval.low:+.4g} to "
         f"{result.interval.high:+.4g}, p = {result.p_value:.3g}), "
         f"safety penalty {safety}, over {tasks} tasks"
     )
-    if not found.reasons:
-        return f"{found.names[1]} is better than {found.names[0]}: {figures}"
-    return f"not proved, {', '.join(found.reasons)}: {figures}"
+    if not findings.reasons:
+        return f"{findings.names[1]} is better than {findings.names[0]}: {figures}"
+    return f"not proved, {', '.join(findings.reasons)}: {figures}"
 
 
-def _diagnostics(found: SafetyRegression, how: ReportComparison) -> list[str]:
-    bound, test = how.criteria.max_safety_regression, found.comparison
-    if found.delta is None or test is None:
+def _diagnostics(findings: SafetyRegression, how: ReportComparison) -> list[str]:
+    bound, test = how.criteria.max_safety_regression, findings.comparison
+    if findings.delta is None or test is None:
         return ["safety was not measured in every episode, and what is not measured is not safe"]
-    rise = f"the mean penalty {'rose' if found.delta > 0 else 'fell'} by {abs(found.delta):.4g}"
-    average = f"{rise if found.delta else 'the mean penalty is what it was'}, and may rise by {bound:g}"
-    if found.delta > bound:
+    rise = f"the mean penalty {'rose' if findings.delta > 0 else 'fell'} by {abs(findings.delta):.4g}"
+    average = f"{rise if findings.delta else 'the mean penalty is what it was'}, and may rise by {bound:g}"
+    if findings.delta > bound:
         return [average, "the bound is broken on average"]
     if test.p_value <= how.alpha:
         why = f"p = {test.p_value:.3g} of a regression beyond it, by one look at all of them"
         return [average, f"within the bound on tasks like these: {why}"]
-    if found.is_proved:
+    if findings.is_proved:
         return [average, "no task has a higher penalty than before"]
     why = f"p = {test.p_value:.3g} > {how.alpha:g}, by one look at all tasks"
     return [average, f"a regression beyond the bound is not ruled out: {why}"]

@@ -10,7 +10,6 @@ the archive and past its time. After a crash every report is still in at least o
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from holdfast.contracts.artifacts import sync
 from holdfast.contracts.errors import BadInput, StoreCorrupt
 from holdfast.contracts.evidence import Decision, Episode
 from holdfast.contracts.records import decode
@@ -506,7 +506,7 @@ def _archive(step: RetentionStep) -> None:
         folders = [folder for folder in step.to.parents if not folder.exists()]
         write_atomically(step.to, data)
         for folder in folders:  # those that are new are on disk once the folder above them is
-            _sync(folder.parent)
+            sync(folder.parent)
     if sha256_of(step.to) != step.sha256:
         why = "the copy is not what was copied"
         raise StoreCorrupt(f"report {step.to}", why=why, remedy=f"look at the disk; {step.path} is as it was")
@@ -529,15 +529,7 @@ def _unchanged(step: RetentionStep) -> bytes:
 def _remove(path: Path) -> None:
     """Remove a file, and the folder it leaves empty; on disk when this returns."""
     path.unlink()
-    _sync(path.parent)
+    sync(path.parent)
     with suppress(OSError):  # it is not empty
         path.parent.rmdir()
-        _sync(path.parent.parent)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync(path.parent.parent)

@@ -428,6 +428,9 @@ class EditFinding:
     what: str
     weight: float = 1.0
 
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line} {self.rule}, {self.what}"
+
 
 @lru_cache(maxsize=16)  # minimality and tamper ask for the same two texts
 def compare(before: str, after: str, language: str = "python", *, fold: bool = True) -> EditScript:

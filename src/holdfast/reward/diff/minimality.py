@@ -105,7 +105,7 @@ def analysis(spent: Excess, found: Sequence[EditFinding], references: References
     least = "the least fix" if references else "a guess at the least fix"
     over = f"{spent.excess:.3g} edits beyond" if spent.excess else "no larger than"
     said = [f"{over} {least} (cost {spent.cost:.1f}, {spent.reference_cost:.1f})"]
-    said += [f"{one.path}:{one.line} {one.rule}, {one.what}" for one in found[:MOST_TOLD]]
+    said += map(str, found[:MOST_TOLD])
     said += [f"{len(found) - MOST_TOLD} more places"] if len(found) > MOST_TOLD else []
     return "; ".join([*said, "does not parse any more"] if spent.is_broken else said)
 

@@ -30,6 +30,7 @@ FOLDS = 5
 BINS = 10
 MOST_ECE = 0.10  # of the map, on labels it was not made from
 MOST_CHANGED = 0.02  # share of an anchor set's verdicts that may change by chance
+DRIFT_ALPHA = 0.01
 ORDER = (Maker.PERSON, Maker.MODEL, Maker.PROGRAM)  # whose word counts where several made a label
 
 Array = NDArray[np.float64]
@@ -148,7 +149,6 @@ def estimated(
     calibration: Calibration | None = None,
     *,
     noise: float | None = None,
-    level: float = 0.95,
 ) -> Corrected:
     """The share of judged artefacts that holds, by the labels and the judge together.
 
@@ -164,13 +164,13 @@ def estimated(
         known = np.array([bool(labels[one].holds) for one in both], float)
         told = np.array([scores[one] for one in both], float)
         rest = np.array([score for one, score in scores.items() if one not in labels], float)
-        found = [ppi(told, known, rest, noise=end, level=level) for end in dict.fromkeys(ends)]
+        found = [ppi(told, known, rest, noise=end) for end in dict.fromkeys(ends)]
     elif calibration is None:
         why = f"{len(both)} of {len(scores)} are labelled, and the judge is not calibrated"
         remedy = f"label {LEAST} of them, drawn by chance, or calibrate: holdfast reward judge calibrate"
         raise BadInput("the share that holds", why=why, remedy=remedy)
     else:
-        found = [mean(calibration, list(scores.values()), level=level, noise=end) for end in dict.fromkeys(ends)]
+        found = [mean(calibration, list(scores.values()), noise=end) for end in dict.fromkeys(ends)]
     low, high = min(one.low for one in found), max(one.high for one in found)
     return replace(found[0], low=low, high=high, noise=ends)
 
@@ -352,7 +352,7 @@ class Drift:
     why: str
 
 
-def drift(then: Mapping[str, float], now: Mapping[str, float], *, alpha: float = 0.01) -> Drift:
+def drift(then: Mapping[str, float], now: Mapping[str, float]) -> Drift:
     """An alarm when surely more than a chance share of verdicts changed, or when they changed in one direction."""
     both = sorted(then.keys() & now.keys())
     if not both:
@@ -362,8 +362,8 @@ def drift(then: Mapping[str, float], now: Mapping[str, float], *, alpha: float =
     changed = to_yes + to_no
     one_way = float(scipy.stats.binomtest(to_yes, changed).pvalue) if changed else 1.0
     many = float(scipy.stats.binomtest(changed, len(both), MOST_CHANGED, alternative="greater").pvalue)
-    reasons = [f"{changed} of {len(both)} verdicts changed"] if many < alpha else []
-    if one_way < alpha:
+    reasons = [f"{changed} of {len(both)} verdicts changed"] if many < DRIFT_ALPHA else []
+    if one_way < DRIFT_ALPHA:
         reasons.append(f"{max(to_yes, to_no)} of {changed} changes went to {'yes' if to_yes > to_no else 'no'}")
     why = "; ".join(reasons)
     return Drift(n=len(both), changed=changed, to_yes=to_yes, p_value=one_way, alarm=bool(reasons), why=why)
@@ -392,24 +392,15 @@ def rights(calibration: Calibration, noise: float = 0.0) -> tuple[tuple[float, f
     return (true[0, 0], true[0].sum()), (true[1, 1], true[1].sum())
 
 
-def judged_difference(
-    calibration: Calibration, low: float, high: float, *, noise: float | None = None, level: float = 0.95
-) -> tuple[float, float]:
+def judged_difference(calibration: Calibration, low: float, high: float) -> tuple[float, float]:
     """The interval of a difference of judged means, with the judge's errors taken out: a difference shrinks by
     J = q₀ + q₁ − 1, and J is known only within its own interval. (−1, 1) where J may be 0: nothing is known then."""
-    ends = (
-        (noise,)
-        if noise is not None
-        else (0.0,)
-        if set(calibration.makers) <= {Maker.PROGRAM}
-        else (0.0, ASSUMED_NOISE)
-    )
     spans = []
-    for share in ends:
+    for share in (0.0,) if set(calibration.makers) <= {Maker.PROGRAM} else (0.0, ASSUMED_NOISE):
         (k1, m1), (k0, m0) = rights(calibration, share)
         if not m1 or not m0:
             return -1.0, 1.0
-        z, q1, q0 = _z(level), (k1 + 1.0) / (m1 + 2.0), (k0 + 1.0) / (m0 + 2.0)
+        z, q1, q0 = _z(0.95), (k1 + 1.0) / (m1 + 2.0), (k0 + 1.0) / (m0 + 2.0)
         half = z * sqrt(q1 * (1.0 - q1) / (m1 + 2.0) + q0 * (1.0 - q0) / (m0 + 2.0))
         spans += [q1 + q0 - 1.0 - half, min(1.0, q1 + q0 - 1.0 + half)]
     least, most = min(spans), max(spans)
@@ -439,6 +430,7 @@ INJECTIONS = (
 )
 TOLERANCE = 0.02  # of a probability, or a share of verdicts: less is no effect worth a reason
 OWN = 0.1  # answers that are equally right are not equally easy to see through: of these, more is no effect
+PROBED = 60  # artefacts that a judge is asked about
 TIE = 0.05  # from ½: nobody is better
 
 Prefer = Callable[[EvalItem, EvalItem], Awaitable[float | None]]  # the probability that the first is the better one
@@ -640,7 +632,6 @@ async def probe(
     artefacts: Sequence[EvalItem],
     *,
     own: BiasEffect | None = None,
-    most: int = 60,
     done: Callable[[int], object] = lambda n: None,
 ) -> BiasProbe:
     """Ask about some of the artefacts as they are, padded, and with words for the judge; and about pairs of them."""
@@ -650,11 +641,11 @@ async def probe(
         done(1)
         return given.score
 
-    some = list(artefacts[:most])
+    some = list(artefacts[:PROBED])
     plain = [await score(one) for one in some]
     longer = [await score(padded(one, place)) for place, one in enumerate(some)]
     told = [await score(injected(one, place)) for place, one in enumerate(some)]
-    pairs = paired(artefacts, most // 2)
+    pairs = paired(artefacts, PROBED // 2)
     if isinstance(judge, LlmJudge):
         prefer = model_preference(judge, criterion)
     else:

@@ -15,11 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp
 from typing import TYPE_CHECKING, Any, Protocol
-from unicodedata import category, normalize
+from unicodedata import normalize
 
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError
 from holdfast.contracts.judgement import WORTH, EvalItem, Grade, Judgement, judgement_id
+from holdfast.contracts.similar import visible
 from holdfast.contracts.trace import ModelCall
 from holdfast.privacy.detect import personal, secrets
 
@@ -390,16 +391,11 @@ RuleVerdict = tuple[Grade, str] | None  # what a rule knows, and why
 
 def speaks_to_judge(artefact: EvalItem) -> str | None:
     """The words with which an answer addresses its judge; words that the task itself uses do not count."""
-    asked = _seen(artefact.task).lower()
-    for match in TO_THE_JUDGE.finditer(_seen(artefact.output)):
+    asked = visible(artefact.task).lower()
+    for match in TO_THE_JUDGE.finditer(visible(artefact.output)):
         if match.group().lower() not in asked:
             return " ".join(match.group().split())[:80]
     return None
-
-
-def _seen(text: str) -> str:
-    """As a reader sees it: no letters of no width, none that only look like others."""
-    return "".join(letter for letter in normalize("NFKC", text) if category(letter) != "Cf")
 
 
 def _plain(text: str) -> str:

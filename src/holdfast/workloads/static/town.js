@@ -18,6 +18,7 @@ const WORDS = { "-1": "about", "-2": "at work", "-3": "in line", "-4": "walking"
 let legend, picture = null, mode = "live", paused = false, stopped = false,  // stopped: only the picture, not the town
    role = "viewer", speed = 8, stream = null;
 let token = new URLSearchParams(location.hash.slice(1)).get("token") || sessionStorage.getItem("town-token") || "";
+let streamer = location.hash.includes("streamer") || sessionStorage.getItem("town-streamer") === "on";
 let commands = [], limits = [], history = [], selected = -1, replay = [], replayAt = 0, lost = 0, newest = 0;
 const overlays = { needs: true, speech: true, names: false, ties: false, heat: false };
 const bodies = [];  // where each resident is drawn: eased towards where they are
@@ -28,6 +29,16 @@ if (location.hash.includes("token=")) {
   sessionStorage.setItem("town-token", token);
   window.history.replaceState(null, "", location.pathname);
 }
+
+// Streamer mode: no name on this screen, whatever comes over the wire; --privacy hides names before they are sent.
+// Each name has a pseudonym for as long as the page is open. #streamer in the address begins with it.
+const hidden = new Map();
+let names = null;  // all that anybody here can be called; the longest first
+function pseudonym(name) {
+  if (!hidden.has(name)) hidden.set(name, `R-${crypto.getRandomValues(new Uint32Array(1))[0].toString(16).padStart(8, "0").slice(0, 6)}`);
+  return hidden.get(name);
+}
+function hide(text) { return streamer && names && text ? text.replace(names, pseudonym) : text; }
 
 // Asking -------------------------------------------------------------------------------------------------------------
 
@@ -50,7 +61,7 @@ async function order(name, args = {}, dry = false) {
     return said;
   } catch (error) { tell(error.message, true); }
 }
-function tell(text, bad = false) { $("said").textContent = text || ""; $("said").className = bad ? "bad" : ""; }
+function tell(text, bad = false) { $("said").textContent = hide(text) || ""; $("said").className = bad ? "bad" : ""; }
 
 async function follow() {
   stream?.abort();
@@ -134,7 +145,7 @@ function state() {
   chip("offline");
   legend.troubles.forEach((name, k) => chip(name, picture.until[k] > picture.tick ? TROUBLES[name] ?? name : "",
     ["rain", "festival", "meeting"].includes(name) ? "" : "warn"));
-  chip("private", legend.private ? "Pseudonyms" : "");
+  chip("private", legend.private ? "Pseudonyms" : streamer ? "Streamer" : "");
   chip("paused", paused ? "Paused" : "", "warn");
   chip("replay", mode === "replay" ? "Recording" : "", "warn");
   range();
@@ -146,6 +157,7 @@ function range() {
   if (mode === "live" || document.activeElement !== bar) bar.value = picture?.tick ?? 0;
   bar.setAttribute("aria-valuetext", `Day ${Math.floor(bar.value / legend.day) + 1}, ${time(Number(bar.value))}`);
 }
+const lines = new WeakMap();  // the text of each line as it was told
 const told = new Set();  // who joins late is told some things twice
 function tick(line) {
   const known = `${line.tick} ${line.text}`;
@@ -154,7 +166,8 @@ function tick(line) {
   told.add(known);
   const one = document.createElement("li"), at = document.createElement("time"), text = document.createElement("button");
   at.textContent = time(line.tick);
-  text.textContent = line.text;
+  text.textContent = hide(line.text);
+  lines.set(text, line.text);
   text.className = line.priority ? "high" : "";
   text.onclick = () => { if (line.a >= 0) select(line.a, true); };
   one.append(at, text);
@@ -243,7 +256,7 @@ function select(who, centre = false) {
 }
 function card() {
   const k = selected, [title, about] = [$("who").querySelector("h3"), $("who").querySelector("p")];
-  title.textContent = picture.name[k];
+  title.textContent = hide(picture.name[k]);
   const job = picture.job[k] < 0 ? "no work" : legend.jobs[picture.job[k]].replaceAll("_", " ");
   about.textContent = picture.at[k] < 0 ? "has left town" :
     `${legend.natures[picture.nature[k]]} · ${word(picture.doing[k])} · ${job} · ${(picture.purse[k] / 10).toFixed(1)} meals' worth`;
@@ -259,7 +272,7 @@ function card() {
   $("bonds").replaceChildren(...own.map(([a, b, trust, known, rivalry]) => {
     const one = document.createElement("li"), kind = rivalry > trust + known ? "rival" : "friend";
     const [name, how] = [document.createElement("span"), document.createElement("span")];
-    name.textContent = picture.name[a === k ? b : a];
+    name.textContent = hide(picture.name[a === k ? b : a]);
     how.textContent = `trust ${trust} · known ${known} · rivalry ${rivalry}`;
     how.className = kind;
     one.append(name, how);
@@ -279,13 +292,27 @@ async function mind() {
     const found = (await ask("order", { id: `mind-${minded}`, name: "mind", args: { resident: who } })).mind;
     if (who !== selected) return;
     $("mind").hidden = false;
-    $("mind").querySelector("p").textContent = `${found.version} · expects ${found.value.toFixed(2)} · the script would: ${found.scripted}`;
+    const worth = found.expected === undefined ? found.value.toFixed(2) : `${signed(found.expected)} to come`;
+    const better = found.advantage === undefined ? "" : ` · the last tick: ${found.advantage > 0 ? "+" : ""}${found.advantage.toFixed(3)}`;
+    $("mind").querySelector("p").textContent = `${found.version} · expects ${worth}${better} · the script would: ${found.scripted}`;
     $("choices").replaceChildren(...found.actions.slice(0, 6).map(one => {
       const row = document.createElement("li"), [name, bar, share] = ["span", "i", "b"].map(kind => document.createElement(kind));
       name.textContent = one.name;
       bar.style.cssText = `--w: ${(100 * one.p).toFixed(1)}%`;
       share.textContent = `${(100 * one.p).toFixed(0)} %`;
       row.append(name, bar, share);
+      return row;
+    }));
+    const most = Math.max(...Object.values(found.why).map(Math.abs), 1e-6);
+    $("groups").replaceChildren(...Object.entries(found.why).map(([group, share]) => {
+      const row = document.createElement("li"), [name, bar, sum] = ["span", "i", "b"].map(kind => document.createElement(kind));
+      const seen = Object.entries(found.seen[group] ?? {}).map(([what, value]) => `${what.replaceAll("_", " ")} ${value}`).join(", ");
+      name.textContent = group;
+      row.title = seen;
+      bar.style.cssText = `--w: ${(100 * Math.abs(share) / most).toFixed(0)}%; --c: var(--${share < 0 ? "stop" : "accent"})`;
+      sum.textContent = signed(share);
+      row.append(name, bar, sum);
+      if (seen) { const small = document.createElement("small"); small.textContent = seen; row.append(small); }
       return row;
     }));
     $("because").textContent = "because of " + found.strongest.slice(0, 4).map(one => `${one.name} ${one.share > 0 ? "+" : ""}${one.share.toFixed(2)}`).join(", ");
@@ -467,7 +494,7 @@ function resident(body, k, px, py, s, c) {
     }
   }
   if (picture.doing[k] >= 0 && legend.doing[picture.doing[k]] === "sleep" && s > 11) label("z", x + s * .5, y - s * .5, s * .6, c.ink);
-  if (overlays.names || k === selected || k === hover) named(picture.name[k], x, y, s, c);
+  if (overlays.names || k === selected || k === hover) named(hide(picture.name[k]), x, y, s, c);
   pen.globalAlpha = 1;
 }
 function named(text, x, y, s, c) {
@@ -483,7 +510,7 @@ function speech(px, py, s, c, now) {
   for (let k = bubbles.length - 1; k >= 0; k--) if (bubbles[k].until < now) bubbles.splice(k, 1);
   const dot = canvas.width / canvas.clientWidth, size = Math.min(Math.max(s * .6, 11 * dot), 14 * dot), drawn = [];
   for (const bubble of bubbles) {
-    const { who, text, until } = bubble;
+    const { who, until } = bubble, text = hide(bubble.text);
     if (picture.at[who] < 0 || !bodies[who]) continue;
     pen.font = `500 ${size}px system-ui, sans-serif`;
     const wide = pen.measureText(text).width + size, high = size * 1.7, at = px(bodies[who].x);
@@ -541,6 +568,19 @@ for (const button of document.querySelectorAll("[data-overlay]")) button.onclick
   button.setAttribute("aria-pressed", on);
   map();
 };
+$("streamer").onclick = () => {
+  streamer = !streamer;
+  sessionStorage.setItem("town-streamer", streamer ? "on" : "off");
+  hiding();
+};
+function hiding() {
+  $("streamer").hidden = Boolean(legend.private);  // there are no names to hide
+  $("streamer").setAttribute("aria-pressed", streamer);
+  for (const button of $("ticker").querySelectorAll("button")) button.textContent = hide(lines.get(button));
+  tell("");
+  if (picture) state();
+  map();
+}
 function map() { canvas.touched = performance.now(); canvas.style.touchAction = view.scale > 1 ? "none" : ""; }
 for (const button of document.querySelectorAll("[data-speed]")) button.onclick = async () => {
   const wanted = Number(button.dataset.speed);
@@ -665,11 +705,12 @@ async function start() {
     legend = await ask("legend");
     $("town").textContent = legend.town; document.title = `${legend.town} · town`;
     heat = new Float32Array(legend.width * legend.height);
+    names = legend.names ? new RegExp(`\\b(${[...legend.names].sort((a, b) => b.length - a.length).join("|")})\\b`, "g") : null;
     const said = await status();
     $("ticker").replaceChildren(); told.clear();
     for (const line of said.lines) tick(line);
     $("keys").replaceChildren(...legend.natures.map((name, k) => key(NATURES[k % NATURES.length], name)), "Rings:", ...NEEDS.map((name, k) => key(rings[k], name)));
-    quick(); form(); fit(); buttons(); follow();
+    quick(); form(); fit(); hiding(); buttons(); follow();
     requestAnimationFrame(draw);
     setInterval(() => status().then(() => mode === "live" && buttons()).catch(() => chip("offline", "Not connected", "bad")), 5000);
   } catch (error) {

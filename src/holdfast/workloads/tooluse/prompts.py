@@ -6,26 +6,19 @@ help are to be found among others. Wordings of the train split are left out: the
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from holdfast.collect.agent import OwnScore
-from holdfast.collect.pool import PoolTiming
 from holdfast.contracts.release import Stage
-from holdfast.contracts.rollout import Split
 from holdfast.learn.prompt_search import PromptSearch
 from holdfast.learn.proposers import PHRASES, Edits, Merge, Proposer, Regression
-from holdfast.pipeline.context import Runtime
-from holdfast.pipeline.held_out import HeldOut
-from holdfast.pipeline.improve import Spec, improve
+from holdfast.pipeline.improve import improve
 from holdfast.pipeline.prompts import local_engine
-from holdfast.pipeline.prove import ProveConfig
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.policies.prompt import Prompt
-from holdfast.reward.scorers import with_safety
-from holdfast.workloads.tooluse.agent import agent
-from holdfast.workloads.tooluse.quickstart import COMPARISON, CRITERIA, MAX_TURNS, TIMEOUT_S
+from holdfast.workloads.tooluse.quickstart import MAX_TURNS, learning_spec, training_spec
 from holdfast.workloads.tooluse.score import scorer
 from holdfast.workloads.tooluse.tasks import Dials, generate, to_input
 
@@ -56,42 +49,25 @@ QUICK = PromptQuickstart(rollouts=60, search_tasks=24, test_tasks=20, batch=20)
 def spec_for(settings: PromptQuickstart) -> RunSpec:
     """Models that answer within this process, many attempts at once."""
     engine = local_engine(lambda model: None, slots=settings.workers, seed=settings.seed, deterministic=False)
-    return RunSpec(
-        kind=KIND,
-        program=partial(quickstart_prompts, settings),
-        model_ref=f"local/{settings.model}",
-        settings=asdict(settings),
-        runtime=Runtime(agent, with_safety(OwnScore(scorer)), engine),
-        workers=settings.workers,
-        timing=PoolTiming(heartbeat_s=1.0, lease_s=10.0),
-        seed=settings.seed,
-        drain_s=10.0,
-    )
+    return training_spec(KIND, settings, OwnScore(scorer), partial(quickstart_prompts, settings), engine)
 
 
 async def quickstart_prompts(settings: PromptQuickstart, run: DurableRun) -> None:
     """Searches, proves on held-out tasks and promotes."""
     tests = _given("test", settings.seed, settings.test_tasks)
     run.planned = settings.rollouts + 2 * settings.test_tasks
-    spec = Spec(
-        line=run.id,
-        policy=Prompt(system=settings.system, model=f"local/{settings.model}"),
-        algorithm=PromptSearch(
-            proposers=_proposers(settings.seed),
-            rollouts=settings.rollouts,
-            allowed=("unknown",),
-            seed=settings.seed,
-            held_out=tests,
-        ),
-        tasks=_given("val", settings.seed, settings.search_tasks),
-        held_out=[HeldOut(id=f"{one['family']}-{place}", input=one) for place, one in enumerate(tests)],
-        prove=ProveConfig(how=COMPARISON, seeds=(0,), batch=settings.batch, split=Split.TEST, timeout_s=TIMEOUT_S),
-        criteria=CRITERIA,
-        stage=Stage.LIVE,
-        timeout_s=TIMEOUT_S,
-        suite=("tooluse", "1"),
+    search = PromptSearch(
+        proposers=_proposers(settings.seed),
+        rollouts=settings.rollouts,
+        allowed=("unknown",),
+        seed=settings.seed,
+        held_out=tests,
     )
-    await improve(run, spec)
+    policy, tasks = (
+        Prompt(system=settings.system, model=f"local/{settings.model}"),
+        _given("val", settings.seed, settings.search_tasks),
+    )
+    await improve(run, learning_spec(run.id, policy, search, tasks, tests, batch=settings.batch, stage=Stage.LIVE))
 
 
 def _proposers(seed: int) -> list[Proposer]:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from holdfast.collect.agent import OwnScore, Score
-from holdfast.collect.pool import PoolTiming as PoolPace
-from holdfast.contracts.algorithm import SWITCHED_OFF, AlgorithmState, Batch, LearnContext, Work
+from holdfast.collect.pool import PoolTiming
+from holdfast.contracts.algorithm import SWITCHED_OFF, Algorithm, AlgorithmState, Batch, LearnContext, Work
+from holdfast.contracts.engine import Engine
 from holdfast.contracts.evidence import Interval
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.policy import Policy
@@ -25,7 +26,7 @@ from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.run import LEGACY_STEP, StepRecord
 from holdfast.learn.checkpoints import Learner
-from holdfast.learn.grpo import BEGAN, GRPO, Stages, mean_reward
+from holdfast.learn.grpo import GRPO, Stages, mean_reward
 from holdfast.learn.sft import portions, sequences
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.pipeline.context import Runtime, StepContext
@@ -99,9 +100,15 @@ def spec_for(settings: Quickstart) -> RunSpec:
     return training_spec("quickstart", settings, OwnScore(scorer), partial(quickstart, settings))
 
 
-def training_spec(kind: str, settings: LocalTraining, score: Score, program: Callable[[DurableRun], Any]) -> RunSpec:
-    """The spec of a run that trains a local model on tools by the given program."""
-    engine = LocalEngine(slots=settings.workers, seed=settings.seed)
+def training_spec(
+    kind: str,
+    settings: LocalTraining,
+    score: Score,
+    program: Callable[[DurableRun], Any],
+    engine: Engine | None = None,
+) -> RunSpec:
+    """The spec of a run that improves a local model, or its prompt, at using tools by the given program."""
+    engine = engine or LocalEngine(slots=settings.workers, seed=settings.seed)
     return RunSpec(
         kind=kind,
         program=program,
@@ -109,7 +116,7 @@ def training_spec(kind: str, settings: LocalTraining, score: Score, program: Cal
         settings=asdict(settings),
         runtime=Runtime(agent, with_safety(score), engine),
         workers=settings.workers,
-        timing=PoolPace(heartbeat_s=1.0, lease_s=10.0),
+        timing=PoolTiming(heartbeat_s=1.0, lease_s=10.0),
         seed=settings.seed,
         drain_s=10.0,
     )
@@ -117,30 +124,48 @@ def training_spec(kind: str, settings: LocalTraining, score: Score, program: Cal
 
 async def quickstart(settings: Quickstart, run: DurableRun) -> None:
     """Warms up, practises, proves on held-out tasks and promotes; then marks every answer for the report."""
-    tasks = generate("test", settings.seed, settings.test_tasks)
-    held_out = [HeldOut(id=f"{task.family}-{place}", input=given(task)) for place, task in enumerate(tasks)]
     run.planned = settings.grpo_steps * settings.grpo_tasks * settings.grpo_samples
     run.planned += 2 * settings.test_tasks * settings.test_seeds
-    spec = Spec(
-        line=run.id,
-        policy=Model(settings.model),
-        algorithm=_algorithm(settings, resumed(settings, run.done)),
-        tasks=practice_tasks(settings.seed, settings.grpo_steps, settings.grpo_tasks),
-        held_out=held_out,
-        prove=ProveConfig(
-            how=COMPARISON,
-            seeds=tuple(range(settings.test_seeds)),
-            batch=settings.test_tasks,
-            split=Split.TEST,
-            timeout_s=TIMEOUT_S,
-        ),
-        criteria=CRITERIA,
+    spec = learning_spec(
+        run.id,
+        Model(settings.model),
+        _algorithm(settings),
+        practice_tasks(settings.seed, settings.grpo_steps, settings.grpo_tasks),
+        [given(task) for task in generate("test", settings.seed, settings.test_tasks)],
+        seeds=tuple(range(settings.test_seeds)),
         stage=Stage.LIVE,
-        timeout_s=TIMEOUT_S,
-        suite=("tooluse", "1"),
     )
     await improve(run, spec)
     await run.step(MARKS, partial(marks, settings.test_seeds), title="marks")
+
+
+def learning_spec(
+    line: str,
+    policy: Policy,
+    algorithm: Algorithm,
+    tasks: Sequence[Any],
+    tests: Sequence[Mapping[str, Any]],
+    *,
+    seeds: Sequence[int] = (0,),
+    batch: int | None = None,
+    stage: Stage | None = None,
+    suite: str = "tooluse",
+) -> Spec:
+    """A policy that learns from the tasks and is proved on the tests, `batch` of them between two looks."""
+    return Spec(
+        line=line,
+        policy=policy,
+        algorithm=algorithm,
+        tasks=tasks,
+        held_out=[HeldOut(id=f"{one['family']}-{place}", input=one) for place, one in enumerate(tests)],
+        prove=ProveConfig(
+            how=COMPARISON, seeds=seeds, batch=batch or len(tests), split=Split.TEST, timeout_s=TIMEOUT_S
+        ),
+        criteria=CRITERIA,
+        stage=stage,
+        timeout_s=TIMEOUT_S,
+        suite=(suite, "1"),
+    )
 
 
 def practice_tasks(seed: int, steps: int, count: int) -> list[Any]:
@@ -149,7 +174,7 @@ def practice_tasks(seed: int, steps: int, count: int) -> list[Any]:
 
 
 def marks(tries: int, *, ctx: StepContext) -> dict[str, Any]:
-    """What both versions did with each held-out task; without a proof only the number of tries."""
+    """Marks what both versions did with each held-out task; without a proof it has only the number of tries."""
     rollouts = ctx.store.views.of_step(ctx.run, "0/prove/0")
     told: dict[str, Any] = {"tries": tries}
     for arm in ARMS:
@@ -172,9 +197,9 @@ def marked(experiences: Iterable[Experience]) -> list[ExamMark]:
     return found
 
 
-def rates(found: Mapping[str, Any]) -> dict[str, float | None]:
+def rates(counts: Mapping[str, Any]) -> dict[str, float | None]:
     def rate(name: str) -> float | None:
-        right, of = found[name]
+        right, of = counts[name]
         return right / of if of else None
 
     return {name: rate(name) for name in ("success", "adoption", "format")}
@@ -253,7 +278,7 @@ class WarmUp:
         )
 
 
-def _algorithm(settings: Quickstart, earlier: AlgorithmState | None) -> Stages | Resumed:
+def _algorithm(settings: Quickstart) -> Stages:
     practice = GRPO(
         lr=settings.grpo_rate,
         steps=settings.grpo_steps,
@@ -264,37 +289,7 @@ def _algorithm(settings: Quickstart, earlier: AlgorithmState | None) -> Stages |
         phase=PRACTICE,
         measure=lambda experiences: rates(summary(marked(experiences))),
     )
-    stages = Stages((WarmUp(settings=settings), practice))
-    return stages if earlier is None else Resumed(stages.algorithms, earlier)
-
-
-# Runs that versions before durable steps began -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Resumed(Stages):
-    """The same stages, started where an older version stopped."""
-
-    earlier: AlgorithmState
-
-    def start(self, base: Policy) -> AlgorithmState:
-        return replace(self.earlier, base=base)
-
-
-def resumed(settings: Quickstart, done: Sequence[StepRecord]) -> AlgorithmState | None:
-    """The last checkpoint and the stage of a run that an older version began."""
-    bodies = [one.body for one in done if one.function == LEGACY_STEP]
-    made = [str(body["checkpoint"]) for body in bodies if "checkpoint" in body]
-    warm = [body for body in bodies if body.get("phase") == WARM_UP]
-    practised = sum(body.get("phase") == PRACTICE for body in bodies)
-    if not made:
-        return None
-    is_warm = any(body.get("is_warm") for body in warm)
-    base = Model(settings.model)
-    trainer = f"{PRACTICE} 1" if practised else WARM_UP
-    began = [0, len(warm)] if is_warm else [0]
-    data = {BEGAN: began, "is_warm": is_warm, "trainer": trainer}
-    return AlgorithmState(base=base, candidate=base.at(made[-1]), step=len(warm) + practised, data=data)
+    return Stages((WarmUp(settings=settings), practice))
 
 
 # Results ------------------------------------------------------------------------------------------------------------
@@ -365,7 +360,7 @@ class Results:
 
 
 def measured(store: Store, steps: Sequence[StepRecord]) -> MeasuredVersions | None:
-    """What the run has kept of both versions; None while one of them is missing. Versions before durable steps kept
+    """Reads what the run has kept of both versions; None while one is missing. Versions before durable steps kept
     each in a body of its own."""
     old = {str(one.body.get("phase")): one.body for one in steps if one.function == LEGACY_STEP}
     if BASELINE in old and TRAINED in old:
@@ -451,7 +446,7 @@ def _gain(
 
 
 def _solved(episodes: Sequence[Episodic]) -> dict[str, float]:
-    """How often each task was solved, of its tries."""
+    """Computes the share of tries that solved each task."""
     tries: dict[str, list[float]] = {}
     for one in episodes:
         tries.setdefault(str(one["task"]), []).append(float(one["success"] or 0.0))

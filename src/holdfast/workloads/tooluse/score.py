@@ -113,11 +113,11 @@ def value_in(output: Any, style: str | None = None) -> str | None:
     return None
 
 
-def is_same(said: str, expected: str) -> bool:
+def is_same(answer: str, expected: str) -> bool:
     """Numbers as numbers, words but for their case."""
-    if NUMBER.fullmatch(said) and NUMBER.fullmatch(expected):
-        return Decimal(said.replace(",", "")) == Decimal(expected.replace(",", ""))
-    return said.casefold() == expected.casefold()
+    if NUMBER.fullmatch(answer) and NUMBER.fullmatch(expected):
+        return Decimal(answer.replace(",", "")) == Decimal(expected.replace(",", ""))
+    return answer.casefold() == expected.casefold()
 
 
 def _in_text(output: str, shape: re.Pattern[str]) -> str | None:

@@ -179,28 +179,28 @@ def evaluation_from(settings: Mapping[str, Any]) -> PairedEvaluation:
 
 
 def _beside(made: PairedEvaluation, evidence: Sequence[str]) -> PairedEvaluation:
-    """The same evaluation with the name and hash of all its evidence, earlier runs included."""
+    """Names the evaluation after all its evidence, earlier runs included."""
     name, version, sha256 = evidence
     return replace(made, suite=(name, version, sha256), source={**made.source, "evidence": list(evidence)})
 
 
-def more_of_suite(found: CandidateEvidence, source: str | None, seeds: int | None) -> PairedEvaluation:
+def more_of_suite(measured: CandidateEvidence, source: str | None, seeds: int | None) -> PairedEvaluation:
     """Further cases of a suite that nobody has measured, or those of before with further seeds.
 
     Where neither is said: as many generated ones again, and of a suite in a file as many seeds again."""
-    suites = [_kept(run.settings) for run in found.runs]
+    suites = [_kept(run.settings) for run in measured.runs]
     first, known = suites[0], list({case.case_id: case for suite in suites for case in suite.cases}.values())
-    kept = found.runs[0].settings["suite"].get("source")
+    kept = measured.runs[0].settings["suite"].get("source")
     if source is None and seeds is None and kept is not None:
         _, _, *rest = kept.split(":")
         source = ":".join([GENERATED, str(2 * len(known)), *(rest or ["0"])])
     if source is None:
-        cases, evidence = tuple(known), found.suite
-        many = next_seeds(found, seeds or len(found.seeds))
+        cases, evidence = tuple(known), measured.suite
+        many = next_seeds(measured, seeds or len(measured.seeds))
     else:
-        cases, many = _unmeasured(suite_of(source), known, source), found.seeds
-        evidence = (*found.suite[:2], sha256_of([found.suite[2], to_document(replace(first, cases=cases))]))
-    last = found.runs[-1].settings
+        cases, many = _unmeasured(suite_of(source), known, source), measured.seeds
+        evidence = (*measured.suite[:2], sha256_of([measured.suite[2], to_document(replace(first, cases=cases))]))
+    last = measured.runs[-1].settings
     made = evaluation_of(
         replace(first, cases=cases, seeds=many),
         None,
@@ -208,7 +208,7 @@ def more_of_suite(found: CandidateEvidence, source: str | None, seeds: int | Non
         stop_early=True,
         seed=int(last["seed"]),
         workers=int(last["workers"]),
-        **continuation(found, is_repeat=source is None),
+        **continuation(measured, is_repeat=source is None),
     )
     return _beside(made, evidence)
 

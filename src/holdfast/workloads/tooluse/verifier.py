@@ -87,7 +87,7 @@ def answered(
     models: Sequence[str] = MODELS,
     done: Callable[[int], None] = lambda n: None,
 ) -> list[Answered]:
-    """What each model answers to the first n tasks of a seed, and the twins that are made of it."""
+    """Lets each model answer the first n tasks of a seed, and adds the twins that are made of the answers."""
     found: list[Answered] = []
     tasks = generate(split, first, n)
     for name in models:
@@ -108,7 +108,7 @@ def is_right(signals: Sequence[RewardTerm]) -> bool:
 
 
 def conversation(task: Mapping[str, Any], output: str, spans: Sequence[Span]) -> tuple[Mapping[str, Any], ...]:
-    """All that was said until the answer, the answer last; without spans, the question and the answer."""
+    """Returns the messages up to the answer, the answer last; without spans, the question and the answer."""
     calls = [span.model for span in spans if span.model is not None]
     if calls and not calls[-1].response.get("tool_calls"):
         return *calls[-1].messages, {**calls[-1].response, "role": "assistant", "content": output}
@@ -120,11 +120,11 @@ def _says(role: str, text: Any) -> dict[str, Any]:
     return {"role": role, "content": str(text)}
 
 
-def twins(found: Sequence[Answered], chance: Random, paddings: Sequence[str], share: float) -> list[Answered]:
+def twins(answers: Sequence[Answered], chance: Random, paddings: Sequence[str], share: float) -> list[Answered]:
     """Right answers with padding, and answers whose value was changed: each as the hidden check finds it."""
     made: list[Answered] = []
-    values = [value for one in found if (value := value_in(one.output)) is not None]
-    for one in found:
+    values = [value for one in answers if (value := value_in(one.output)) is not None]
+    for one in answers:
         value = value_in(one.output)
         if one.is_right and chance.random() < share:
             text = chance.choice(paddings)
@@ -146,29 +146,29 @@ def styled(value: str, style: str) -> str:
     return STYLES[style].removeprefix("Reply: ").replace("X", value)
 
 
-def eval_item(one: Answered) -> EvalItem:
-    """What a judge is shown: the question, the tool results and the answer, without hidden fields."""
-    said = [m for m in one.messages[2:-1] if m.get("role") == "tool" or m.get("tool_calls")]
+def eval_item(answer: Answered) -> EvalItem:
+    """Makes the item that a judge is shown: question, tool results and answer, without hidden fields."""
+    said = [m for m in answer.messages[2:-1] if m.get("role") == "tool" or m.get("tool_calls")]
     lines = []
     for message in said:
         calls = [call["function"] for call in message.get("tool_calls") or ()]
         lines += [f"call {call['name']} {call.get('arguments') or ''}" for call in calls]
         if message.get("role") == "tool":
             lines.append(f"result {message.get('content')}")
-    messages, tools = one.conversation
+    messages, tools = answer.conversation
     return EvalItem(
-        task=f"{one.task['system']}\n{one.task['prompt']}",
-        output=one.output,
+        task=f"{answer.task['system']}\n{answer.task['prompt']}",
+        output=answer.output,
         context="\n".join(lines),
-        author=one.author,
-        detail={"messages": list(messages), "tools": [dict(tool) for tool in tools], "kind": one.kind},
+        author=answer.author,
+        detail={"messages": list(messages), "tools": [dict(tool) for tool in tools], "kind": answer.kind},
     )
 
 
-def labels(found: Sequence[Answered], criterion: str, *, now: float) -> list[Label]:
+def labels(answers: Sequence[Answered], criterion: str, *, now: float) -> list[Label]:
     """The labels by the hidden check."""
     about: dict[str, Any] = {"criterion": criterion, "maker": Maker.PROGRAM, "who": SOURCE, "at": now}
-    return [Label(artefact=eval_item(one).sha256, holds=one.is_right, **about) for one in found]
+    return [Label(artefact=eval_item(one).sha256, holds=one.is_right, **about) for one in answers]
 
 
 def gathered(recipe: VerifierRecipe, *, done: Callable[[int], None] = lambda n: None) -> list[Answered]:
@@ -178,18 +178,18 @@ def gathered(recipe: VerifierRecipe, *, done: Callable[[int], None] = lambda n: 
 
 
 def plant(
-    found: Sequence[Answered], folder: Path, recipe: VerifierRecipe, *, created_at: float, model: str = "sprout"
+    answers: Sequence[Answered], folder: Path, recipe: VerifierRecipe, *, created_at: float, model: str = "sprout"
 ) -> Manifest:
     """Trains the head on the answers and saves it with its provenance."""
     net, below = load_transformer(model)
-    read, kept = verifier.features(net, [one.conversation for one in found])
-    right = [found[place].is_right for place in kept]
-    head = verifier.fit(read, right, groups=[found[place].author for place in kept], seed=recipe.seed)
+    read, kept = verifier.features(net, [one.conversation for one in answers])
+    right = [answers[place].is_right for place in kept]
+    head = verifier.fit(read, right, groups=[answers[place].author for place in kept], seed=recipe.seed)
     manifest = Manifest(
         kind=verifier.KIND,
         shape={},
         parent=below.sha256,
-        data=data_sha256(found),
+        data=data_sha256(answers),
         seeds={"head": recipe.seed, "tasks": recipe.first},
         created_at=created_at,
         notes={"recipe": asdict(recipe), "answers": len(kept), "right": sum(right), "labels": "program"},
@@ -197,8 +197,8 @@ def plant(
     return verifier.save(folder, head, manifest)
 
 
-def data_sha256(found: Sequence[Answered]) -> str:
-    if not found:
+def data_sha256(answers: Sequence[Answered]) -> str:
+    if not answers:
         raise BadInput("answers", why="there are none")
-    told = (f"{one.author}\0{one.kind}\0{one.messages!r}\0{one.is_right}" for one in found)
+    told = (f"{one.author}\0{one.kind}\0{one.messages!r}\0{one.is_right}" for one in answers)
     return hashlib.sha256("\n".join(told).encode(errors="replace")).hexdigest()
