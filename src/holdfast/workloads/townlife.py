@@ -21,7 +21,8 @@ from holdfast.contracts.errors import BadInput, Conflict, HoldfastError, NotFoun
 from holdfast.town import console, frames, health, record, talk
 from holdfast.town.env import Env, Seen
 from holdfast.town.frames import Pseudonymizer, Recording
-from holdfast.town.hooks import HOOKS, HookFailed, NoHook
+from holdfast.town.hook_registry import HOOKS, NoHook
+from holdfast.town.hooks import HookFailed
 from holdfast.town.kernel import KINDS, is_cold
 from holdfast.town.observations import VARIANTS, ObservationSpec, groups, observation_spec
 from holdfast.town.record import BadFile, CommandAtTick, ReplayScript
