@@ -30,6 +30,7 @@ from holdfast.learn.imitate import (
 from holdfast.learn.imitate import (
     Samples,
     agreement,
+    audit,
     check_samples,
     coverage,
     demonstrate,
@@ -201,7 +202,10 @@ class School:
         made = self._save(state, self._first(envs), net, new, covered, ctx)
         self.session.samples, self.session.at = samples, (*rounds, made.checkpoint)
         told |= {"loss": round(loss, 4), "samples": sum(map(len, samples)), "coverage": covered, "env_seed": first}
-        told |= {"agreement": self._judged(net, samples[0], names, ctx), "quality": [encode(self._leaked(first))]}
+        told |= {
+            "agreement": self._judged(net, samples[0], names, ctx),
+            "quality": [encode(one) for one in (self._leaked(first), *audit(new, covered))],
+        }
         told["checkpoint"] = made.checkpoint
         return made, {"rounds": [*rounds, made.checkpoint]}
 
