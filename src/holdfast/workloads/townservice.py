@@ -54,8 +54,8 @@ class ResidentDays:
     """Counts the days of a town's residents. Who moved in during the day counts from the next one on; who had to leave
     counts at once, and who was sent away by order does not."""
 
-    def __init__(self, env: Env) -> None:
-        self._env, self._day = env, int(env.rules["ticks_per_day"])
+    def __init__(self, env: Env, day: int) -> None:
+        self._env, self._day = env, day  # ticks
         self._town = f"{env.rules.sha256[:8]}-{int(env.state.town['seed'][0]):x}"
         self.begin()
 
@@ -107,10 +107,10 @@ class ResidentDays:
 class ShadowTown:
     """A copy of a town that another version drives. It takes the orders of the town that it copies."""
 
-    def __init__(self, env: Env, mind: TownMind) -> None:
+    def __init__(self, env: Env, mind: TownMind, day: int) -> None:
         self.life = Life(env.rules, seed=0, mind=mind, variant=VARIANT)
         self.life.go_on(env.state)
-        self.days = ResidentDays(self.life.env)
+        self.days = ResidentDays(self.life.env, day)
         self._obeyed: int | None = None  # how many of the orders; None: those so far are in the state that was copied
 
     def follow(self, life: Life) -> None:
@@ -137,10 +137,12 @@ class LiveMind:
         line: str = LINE,
         every: int = FOLLOWED,
         is_guarded: bool = True,
+        day: int | None = None,  # ticks that are compared as one; else the town's day
     ) -> None:
         self._store, self._rules, self._line, self._every = store, rules, line, every
         self._clock, self._is_guarded = clock, is_guarded
-        self._worst, best = (end * int(rules["ticks_per_day"]) / DAY for end in RETURNS)
+        self._day = day or int(rules["ticks_per_day"])
+        self._worst, best = (end * self._day / DAY for end in RETURNS)
         self._limits = {**GUARDED, "reward_range": (self._worst, best)}
         self._mind = mind_of(store, None, rules, line)
         self.swaps: list[tuple[int, str]] = []  # tick, and the version that is live from then on
@@ -226,10 +228,10 @@ class LiveMind:
             if self._routing.canary is not None:
                 self._beside = mind
             else:
-                self._shadow = ShadowTown(env, mind)
+                self._shadow = ShadowTown(env, mind, self._day)
         except HoldfastError as error:  # its residents are the live version's, and its days count as failed
             self.refused[newcomer] = str(error)
-        self._days = ResidentDays(env)
+        self._days = ResidentDays(env, self._day)
         self._divide()
 
     def _divide(self) -> None:
