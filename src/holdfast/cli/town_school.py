@@ -201,7 +201,7 @@ def audit(
     action, hour, need and nature. Exit code 1: something in them would have taught nonsense, or has changed since."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with needing("learn"):
-        from holdfast.cli.show import print_table, progress
+        from holdfast.cli.show import progress, table
         from holdfast.workloads.townschool import TownMaker, data_sets, last_school
     maker = TownMaker(rules_file=rules, residents=residents)
     maker.describe()  # what is wrong with the rules is told before any work
@@ -216,28 +216,28 @@ def audit(
             if part != "rows":
                 totals.setdefault(part, Counter()).update(counts)
 
-    def show() -> None:
-        print_table(
-            ["round", ">rows", "~checkpoint"], [(one.phase, one.coverage["rows"], one.checkpoint) for one in found]
-        )
-        texts = [
-            f"{part.replace('_', ' ')}: {', '.join(f'{label} {count}' for label, count in counts.items())}"
-            for part, counts in totals.items()
-        ]
-        texts += [f"{one.name}: {one.count} of {one.of}; {one.detail}" for one in wrong]
-        texts.append(f"{len(wrong)} checks failed" if wrong else "nothing is wrong with them")
-        print("\n".join(line for text in texts for line in folded(text, hanging="  ")))
-
-    data = {"run": name, "passed": not wrong, "coverage": totals, "sets": [asdict(one) for one in found]}
-    return Output(data, show, int(bool(wrong)))
+    texts = [
+        f"{part.replace('_', ' ')}: {', '.join(f'{label} {count}' for label, count in counts.items())}"
+        for part, counts in totals.items()
+    ]
+    texts += [f"{one.name}: {one.count} of {one.of}; {one.detail}" for one in wrong]
+    texts.append(f"{len(wrong)} checks failed" if wrong else "nothing is wrong with them")
+    rounds = table(
+        ["round", ">rows", "~checkpoint"], [(one.phase, one.coverage["rows"], one.checkpoint) for one in found]
+    )
+    lines = [line for text in texts for line in folded(text, hanging="  ")]
+    told = {"run": name, "passed": not wrong, "coverage": totals, "sets": [asdict(one) for one in found]}
+    return Output(told, (rounds, *lines), int(bool(wrong)))
 
 
 def drill(
     rules: RulesAt = None,
     residents: Annotated[int, Option("--residents", metavar="N", min=1, max=256, help="How many live there.")] = 12,
 ) -> Output:
-    """On a scratch store: let an anneal hurt, then promote, damage and take back real weights while a town runs by
-    them. Exit code 1: something did not happen that has to."""
+    """Swap real weights in a running town, and let an anneal hurt, on a scratch store.
+
+    Weights are promoted, damaged and taken back while the town runs by them. Exit code 1: something did not happen that
+    has to."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with needing("learn"):
         from holdfast.cli.drive import drive

@@ -102,7 +102,10 @@ class GuardLimits:
 
 def limits_from(record: Mapping[str, Any]) -> GuardLimits:
     """As a comparison has kept them when it began; what it does not name is as usual."""
-    return GuardLimits(**{name: tuple(value) if isinstance(value, list) else value for name, value in record.items()})
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
+    }
+    return GuardLimits(**values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,7 +80,7 @@ class ResidentDays:
     def add(self) -> Bools:
         """Counts a tick that was just lived; the seats in which somebody new sits."""
         people, who = self._env.state.people[0], self._identities()
-        is_new = (who != self._who).any(axis=0)
+        is_new: Bools = (who != self._who).any(axis=0)
         self._who, self._paid = who, np.where(is_new, 0, self._paid)
         self._met[is_new] = 0.0
         needs = people["need"] >= np.asarray(self._env.law.n["low"])
