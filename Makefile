@@ -57,7 +57,7 @@ fuzz-bytes: .venv/.stamp-dev
 	@for name in $$(sed -n 's/^def \(test_[a-z_]*\).*/\1/p' tests/security/test_fuzz.py); do \
 	  end=$$(( $$(date +%s) + 60 * $(MINUTES) )); \
 	  while [ $$(date +%s) -lt $$end ]; do \
-	    $(BIN)/python -m pytest -q -n 0 --hypothesis-profile long tests/security/test_fuzz.py::$$name || exit 1; \
+	    $(BIN)/python -m pytest -q -n 0 --timeout 1800 --hypothesis-profile long tests/security/test_fuzz.py::$$name || exit 1; \
 	  done; done
 
 ## mutate: how many of a seeded sample of mutants the tests kill, room by room; at most 30 minutes

@@ -196,7 +196,7 @@ def improve(out: Path, given: argparse.Namespace) -> None:
     told = {
         "decision": str(result.decision),
         "rewards": [round(body["reward"], 3) for body in learnt],
-        "trainer_gap": [round(gap, 5) for gap in gaps if gap is not None],
+        "trainer_gap": [float(f"{gap:.2g}") for gap in gaps if gap is not None],
         "seconds": round(spent, 1),
         **{name: wilson((one["success"][0], one["success"][1])) for name, one in found.items()},
         **{f"adoption {name}": one["adoption"] for name, one in found.items()},

@@ -68,11 +68,15 @@ class Warm(subprocess.Popen[str]):
             return None
 
 
-def ran(words: Sequence[str], *, timeout_s: float, **how: Any) -> subprocess.CompletedProcess[str]:
+def ran(
+    words: Sequence[str], *, timeout_s: float, input: str | None = None, **how: Any
+) -> subprocess.CompletedProcess[str]:
     """`subprocess.run` of the same."""
-    with Warm(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how) as child:
+    pipe = subprocess.PIPE
+    given = subprocess.DEVNULL if input is None else pipe
+    with Warm(words, stdin=given, stdout=pipe, stderr=pipe, text=True, **how) as child:
         try:
-            out, err = child.communicate(timeout=timeout_s)
+            out, err = child.communicate(input, timeout=timeout_s)
         except BaseException:
             child.kill()
             raise

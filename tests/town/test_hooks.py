@@ -10,7 +10,8 @@ import pytest
 
 from holdfast.town import hooks
 from holdfast.town.env import Env
-from holdfast.town.hooks import HOOKS, HookCall, HookFailed, LostEvents, find, hook
+from holdfast.town.hook_registry import HOOKS, find, hook
+from holdfast.town.hooks import HookCall, HookFailed, LostEvents
 from holdfast.town.places import REASONS
 from holdfast.town.rules import MOVED_ON, BadRules, Rules, load
 from tests.town.small import at, put, small, step, told

@@ -30,7 +30,6 @@ from holdfast.workloads.townlife import Env, Life, Rules, contracts, read_rules
 from holdfast.workloads.townobserver import Soak, page, soak
 from holdfast.workloads.townschool import (
     Lived,
-    LiveMind,
     TownMaker,
     TownMind,
     TownVectorEnv,
@@ -48,6 +47,7 @@ from holdfast.workloads.townschool import (
     school_spec,
     standings,
 )
+from holdfast.workloads.townservice import LiveMind
 from tests.pipeline.scene import ran
 from tests.town.small import small
 
@@ -264,7 +264,7 @@ def test_a_version_sees_what_it_was_trained_on_and_is_refused_anything_else(rule
     with open_store(tmp_path / "store.db", create=True) as store:
         version = released(store, Network(width=8).fitted("town", seats.spaces))
         mind = mind_of(store, version, rules)
-        assert mind.observation == "hybrid" == LiveMind(store, rules).observation
+        assert mind.observation == "hybrid" == LiveMind(store, rules, clock=lambda: 1.0).observation
         life = Life(rules, seed=4, mind=mind, variant=mind.observation)
         for _ in range(5):
             life.step()

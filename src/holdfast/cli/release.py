@@ -434,8 +434,23 @@ def promote(
         return Output(data, "\n".join(decision_lines(release.id, found.decision, release, at=str(at))), 1)
     lines = [f"{found.id} is {found.stage} now{f', with {found.share} %' if found.share else ''}"]
     if release.stage is Stage.CANDIDATE:
-        lines += ["next:", *step(f"holdfast release serve {found.policy}{at}")]
+        following = list(_serving(found, str(at)))
+        lines += ["next:", *following] if following else []
     return Output({"release": found, "decision": None}, "\n".join(lines))
+
+
+def _serving(release: Release, at: str) -> Iterator[str]:
+    """The command behind which it serves; a network serves in a town, and other environments have no service."""
+    if release.kind is not PolicyKind.NETWORK:
+        yield from step(f"holdfast release serve {release.policy}{at}")
+    elif _drives_residents(release):
+        yield from step(f"holdfast town run --policy live{at}", "lives days by it, which decide it")
+
+
+def _drives_residents(release: Release) -> bool:
+    policy = release.manifest.get("policy")
+    env = str(policy["manifest"].get("env", "")) if isinstance(policy, dict) else ""
+    return release.kind is PolicyKind.NETWORK and env.partition("-")[0] == "town"
 
 
 @app.command()
@@ -596,7 +611,9 @@ def decision_lines(
         if stuck:
             yield from folded(f"more episodes alone would not open it: {', '.join(stuck)}", f"{indent}  ")
         yield from step(f"holdfast prove more {release} --tasks FILE{at}", "more episodes for it", f"{indent}  ")
-    if now is not None and decision.reasons[0].code == UNDECIDED and now.kind is not PolicyKind.NETWORK:
+    if now is not None and decision.reasons[0].code == UNDECIDED and _drives_residents(now):
+        yield from step(f"holdfast town run --policy live{at}", "days of residents decide it", f"{indent}  ")
+    elif now is not None and decision.reasons[0].code == UNDECIDED and now.kind is not PolicyKind.NETWORK:
         yield from step(f"holdfast release serve {now.policy}{at}", "its callers' requests decide it", f"{indent}  ")
         is_silent = all(one.text.endswith("no answers yet") for one in decision.reasons[1:])
         if now.stage is Stage.SHADOW and is_silent:

@@ -132,6 +132,9 @@ class TownOptions:
         ),
     ] = None
     observation: SeenAs = None
+    guard: Annotated[
+        bool, Option("--guard/--no-guard", help="With --policy live: move a canary or shadow on, or take it back.")
+    ] = True
     store: StoreAt = DEFAULT_STORE
     project: Project = "default"
 
@@ -154,19 +157,22 @@ def _life(how: TownOptions, *written: Path | None) -> Life:
 
 def _driven_by(how: TownOptions, rules: Rules) -> dict[str, Any]:
     """What drives the residents of a life and what it sees, where it is not the script and the compact row."""
+    if not how.guard and how.policy != "live":
+        raise BadInput("--no-guard", why="only what is live is guarded", remedy="add --policy live, or leave it out")
     if how.policy is None:
         from holdfast.workloads.townlife import check_observation
 
         return {} if how.observation is None else {"variant": check_observation(how.observation)}
     with needing("learn"):
-        from holdfast.workloads.townschool import LiveMind, TownMind, mind_of
+        from holdfast.workloads.townschool import mind_of
+        from holdfast.workloads.townservice import LiveMind
     opened = town_school.taught(StoreOptions(how.store, how.project))
     if how.policy == "live":  # it is looked at again and again, until the command ends
         atexit.register(opened.close)
-        mind: LiveMind | TownMind = LiveMind(opened, rules, observation=how.observation)
-    else:
-        with opened:
-            mind = mind_of(opened, how.policy, rules, observation=how.observation)
+        live = LiveMind(opened, rules, clock=time.time, is_guarded=how.guard, observation=how.observation)
+        return {"mind": live, "variant": live.observation, "lived": live.lived}
+    with opened:
+        mind = mind_of(opened, how.policy, rules, observation=how.observation)
     return {"mind": mind, "variant": mind.observation}
 
 
@@ -206,10 +212,13 @@ def run(
     data["observation"] = life.env.senses.id
     data |= {"alerts": [one.message for one in watch.active], "left": [asdict(one) for one in life.left]}
     data |= {"kpis": rounded(life.kpis), "faults": why_not, "windows": windows}
-    return Output(data, lambda: _print_life(life, news[-8:], state, why_not))
+    rollout = getattr(life.mind, "rollout", None)
+    if rollout is not None:
+        data["rollout"] = rollout
+    return Output(data, lambda: _print_life(life, news[-8:], state, why_not, rollout))
 
 
-def _print_life(life: Life, news: list[str], state: str, why_not: list[str]) -> None:
+def _print_life(life: Life, news: list[str], state: str, why_not: list[str], rollout: Mapping[str, Any] | None) -> None:
     for text in news:
         print(text)
     rows = [
@@ -219,6 +228,8 @@ def _print_life(life: Life, news: list[str], state: str, why_not: list[str]) -> 
     print_table(["what", ">value"], rows)
     for one in life.left:
         print(f"left on tick {one.tick}: {one.name}, after {one.days:g} days ({one.cause})")
+    if rollout is not None:
+        print("\n".join(town_school.rollout_lines(rollout)))
     print("healthy" if not why_not else "\n".join(why_not))
     print(f"state {state[:12]} after {life.tick} ticks")
 
@@ -627,6 +638,7 @@ def bench(
 
 app.command("soak")(soak)
 app.command("school")(town_school.school)
+app.command("audit")(town_school.audit)
 app.command("drill")(town_school.drill)
 app.command("golden")(town_school.golden)
 app.command("mind")(town_school.mind)

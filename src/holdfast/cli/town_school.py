@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from enum import StrEnum
@@ -17,11 +18,11 @@ from typer import Argument, Option
 
 from holdfast.cli.options import Output, StoreOptions, needing, who
 from holdfast.cli.show import step
-from holdfast.contracts.errors import NotFound
+from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.evidence import Decision
 from holdfast.contracts.lines import folded
 from holdfast.contracts.records import decode
-from holdfast.contracts.release import check_name
+from holdfast.contracts.release import Stage, check_name
 from holdfast.contracts.run import RunState, Status
 
 if TYPE_CHECKING:
@@ -84,10 +85,16 @@ def school(
         NetworkKind | None,
         Option(help="A recurrent one remembers the day so far (a GRU) and takes longer; else feedforward."),
     ] = None,
+    stage: Annotated[
+        str, Option(metavar="STAGE", help="Where an open gate leads: candidate, shadow, canary or live.")
+    ] = "live",
     fresh: Annotated[bool, Option("--fresh", help="Start anew, even if an earlier one can be resumed.")] = False,
 ) -> Output:
     """Teach residents: clone the scripts, DAgger, pass control over share by share, practise by PPO held to the clone,
     prove the network in towns that nobody learnt in, and promote it by the same gate as any other policy.
+
+    With --stage canary or shadow, 'town run --policy live' then lets it drive a share of the residents, or a copy of
+    the town; with --stage candidate it is only accepted, and 'release promote' moves it.
 
     Ctrl-C or a kill loses nothing: the same command goes on where it stopped. What is live already is taught on, and
     has to be beaten. Exit code 1: nothing was promoted, except with --quick.
@@ -105,8 +112,10 @@ def school(
     live = QUICK_RESIDENTS if is_small else residents
     maker = TownMaker(rules_file=rules, residents=live, profile=profile, observation=observation or OBSERVED)
     warn()
-    spec = school_run(maker, seed=seed, name=name, quick=quick, memory=network is NetworkKind.RECURRENT)
+    memory = network is NetworkKind.RECURRENT
+    spec = school_run(maker, seed=seed, name=name, quick=quick, memory=memory, stage=_stage(stage))
     chosen = {"--profile": profile, "--observation": observation, "--network": network}
+    chosen["--stage"] = stage if stage != "live" else None
     again = _again(seed, quick, rules, residents, name, at, chosen)
     with at.open() as opened:
         check_line(opened, maker, name, None if network is None else network is NetworkKind.RECURRENT)
@@ -115,12 +124,19 @@ def school(
         status, _, code = drive(opened, spec, None if fresh else interrupted(opened, spec))
         report = school_report(opened, status.run_id)
         off = switched_off(opened, status.run_id, spec, begun)
-    lines = [*switched_off_lines(off, str(at)), *_lines(status, report, again, str(at))]
+    lines = [*switched_off_lines(off, str(at)), *_lines(status, report, again, str(at), stage)]
     data = {"status": status, **report.plain()}
     return Output(data, "\n".join(lines), code or int(not report.is_promoted and not quick))
 
 
 QUICK_RESIDENTS = 16
+
+
+def _stage(named: str) -> Stage | None:
+    """Where an open gate leads; None: nowhere, the version stays a candidate."""
+    if named not in ("candidate", "shadow", "canary", "live"):
+        raise BadInput(f"--stage {named}", why="is no such stage", remedy="use candidate, shadow, canary or live")
+    return None if named == "candidate" else Stage(named)
 
 
 def _again(
@@ -175,12 +191,53 @@ def golden(
     return compared(kept, made, findings)
 
 
+def audit(
+    at: StoreOptions,
+    run: Annotated[str | None, Argument(metavar="[RUN]", help="Of the school; else its last one.")] = None,
+    rules: RulesAt = None,
+    residents: Residents = None,
+) -> Output:
+    """Audit the demonstrations that a school learnt from: whole on disk, possible, and how much there is of each
+    action, hour, need and nature. Exit code 1: something in them would have taught nonsense, or has changed since."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with needing("learn"):
+        from holdfast.cli.show import progress, table
+        from holdfast.workloads.townschool import TownMaker, data_sets, last_school
+    maker = TownMaker(rules_file=rules, residents=residents)
+    maker.describe()  # what is wrong with the rules is told before any work
+    warn()
+    with taught(at) as opened, progress("reading", None):
+        name = last_school(opened) if run is None else opened.runs.get(run).id
+        found = data_sets(maker, opened, name)
+    wrong = [one for data in found for one in data.findings if one.count and one.blocks]
+    totals: dict[str, Counter[str]] = {}
+    for data in found:
+        for part, counts in data.coverage.items():
+            if part != "rows":
+                totals.setdefault(part, Counter()).update(counts)
+
+    texts = [
+        f"{part.replace('_', ' ')}: {', '.join(f'{label} {count}' for label, count in counts.items())}"
+        for part, counts in totals.items()
+    ]
+    texts += [f"{one.name}: {one.count} of {one.of}; {one.detail}" for one in wrong]
+    texts.append(f"{len(wrong)} checks failed" if wrong else "nothing is wrong with them")
+    rounds = table(
+        ["round", ">rows", "~checkpoint"], [(one.phase, one.coverage["rows"], one.checkpoint) for one in found]
+    )
+    lines = [line for text in texts for line in folded(text, hanging="  ")]
+    told = {"run": name, "passed": not wrong, "coverage": totals, "sets": [asdict(one) for one in found]}
+    return Output(told, (rounds, *lines), int(bool(wrong)))
+
+
 def drill(
     rules: RulesAt = None,
     residents: Annotated[int, Option("--residents", metavar="N", min=1, max=256, help="How many live there.")] = 12,
 ) -> Output:
-    """On a scratch store: let an anneal hurt, then promote, damage and take back real weights while a town runs by
-    them. Exit code 1: something did not happen that has to."""
+    """Swap real weights in a running town, and let an anneal hurt, on a scratch store.
+
+    Weights are promoted, damaged and taken back while the town runs by them. Exit code 1: something did not happen that
+    has to."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with needing("learn"):
         from holdfast.cli.drive import drive
@@ -197,6 +254,29 @@ def drill(
     lines = [line for text in texts for line in folded(text, hanging=" " * 8)]
     data = {"passed": not failed, "checks": [asdict(one) for one in found]}
     return Output(data, "\n".join(lines), int(bool(failed)))
+
+
+def rollout_lines(told: Mapping[str, Any]) -> Iterator[str]:
+    """Who drives whom, how the two groups or towns compare, and what the guard did."""
+    drives = ", ".join(f"{version} {count}" for version, count in told["residents"].items())
+    if told["canary"] is not None:
+        yield from folded(f"canary {told['canary']} with {told['share']} %; residents: {drives}")
+    elif told["shadow"] is not None:
+        yield from folded(f"shadow {told['shadow']} lives in a copy of the town, beside {told['live']}")
+    for version, why in told["refused"].items():
+        yield from folded(f"{version} could not be loaded: {why}", hanging="  ")
+    for one in told.get("guard", {}).get("readings", ()):
+        live, ours = ("-" if one[name] is None else f"{one[name]:.3g}" for name in ("live", "canary"))
+        state = "undecided" if one["state"] == "open" else one["state"]
+        yield f"  {METRIC_NAMES[one['metric']]:12}{state:10}live {live}, this {ours}, {one['n']} days of residents"
+    for name, values in told.get("kpis", {}).items():
+        live, ours = ("-" if values[who] is None else f"{values[who]:.3g}" for who in ("live", "shadow"))
+        yield f"  {name.replace('_', ' '):18}live {live:>8}  shadow {ours:>8}"
+    for one in told["moves"]:
+        yield from folded(f"tick {one['tick']}, {one['version']}: {one['action']} ({one['why']})", hanging="  ")
+
+
+METRIC_NAMES = {"reward": "return", "success": "needs met"}
 
 
 def mind(
@@ -251,7 +331,7 @@ def _mind_lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield from folded("most: " + ", ".join(f"{one['name']} {one['share']:+.2f}" for one in found["strongest"]))
 
 
-def _lines(status: Status, report: SchoolReport, again: str, at: str) -> Iterator[str]:
+def _lines(status: Status, report: SchoolReport, again: str, at: str, stage: str) -> Iterator[str]:
     yield f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.0f} s"
     if report.bc_accuracy is not None and report.bc_macro_recall is not None:
         yield f"  clone      agrees at {report.bc_accuracy:.1%}, recall over actions {report.bc_macro_recall:.2f}"
@@ -270,7 +350,7 @@ def _lines(status: Status, report: SchoolReport, again: str, at: str) -> Iterato
         yield from (f"stopped at {status.lesson or 'the beginning'}{why}", "next:")
         yield from step(again, "goes on where it stopped")
         return
-    yield from _decided(report, at)
+    yield from _decided(report, at, stage)
 
 
 def _passed(anneal: Mapping[str, Any]) -> str:
@@ -278,16 +358,21 @@ def _passed(anneal: Mapping[str, Any]) -> str:
     return f"share {anneal['share']:.0%} ({shares})"
 
 
-def _decided(report: SchoolReport, at: str) -> Iterator[str]:
+def _decided(report: SchoolReport, at: str, stage: str) -> Iterator[str]:
     if report.decision is None:
         yield from folded(report.why or "nothing was learnt")
         return
     from holdfast.cli.release import reason_lines
 
-    yield f"{report.release}: {'promoted' if report.is_promoted else 'held'}"
+    done = {"live": "promoted", "candidate": "accepted; it stays candidate"}.get(stage, f"promoted to {stage}")
+    yield f"{report.release}: {done if report.is_promoted else 'held'}"
     yield from reason_lines(decode(Decision, report.decision).reasons)
     yield "next:"
     release = shlex.quote(report.release or "")
+    if report.is_promoted and stage == "candidate":
+        yield from step(f"holdfast release promote {release} --to canary{at}", "or to shadow, or live")
+    elif report.is_promoted and stage != "live":
+        yield from step(f"holdfast town run --policy live{at}", "lives days by it, which decide it")
     yield from step(f"holdfast town watch --policy {release}{at}", "see them live")
     yield from step(f"holdfast town mind --policy {release}{at}", "look into one")
     yield from step(f"holdfast release show {release}{at}")

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from holdfast.contracts.envs import Observation, VectorEnv
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Finding
 from holdfast.learn.ppo import Adam
 from holdfast.policies import weights
 from holdfast.policies.nets import ActionDistribution, ActorCritic, VectorActor
@@ -27,6 +28,7 @@ from holdfast.policies.nets import ActionDistribution, ActorCritic, VectorActor
 KIND = "demonstrations"
 LEAST_ENTROPY = 0.5  # nats of the actions: a script that does one thing teaches nothing
 ADJUSTED = 0.3  # τ of the logit adjustment: by how much of its prior a common action counts less
+THIN = 20  # rows: what is shown less often is hardly shown
 PIECE = 65536  # rows that are judged at a time
 WINDOW = 16  # steps that a gradient reaches back through a memory; what is remembered goes on from window to window
 
@@ -134,6 +136,23 @@ def check_samples(samples: Samples) -> None:
     if entropy < LEAST_ENTROPY:
         why = f"the script's actions have an entropy of {entropy:.2f} nats, and at least {LEAST_ENTROPY} is needed"
         raise BadInput("the demonstrations", why=why, remedy="capture longer, or a script that does more")
+
+
+def audit(samples: Samples, covered: Mapping[str, Any]) -> tuple[Finding, ...]:
+    """Checks a set of demonstrations, for the gate and for people: what would teach nonsense blocks, what is thinly
+    covered (by `coverage`) is told."""
+    rows = len(samples)
+    is_odd = ~np.isfinite(samples.observations).all(axis=1)
+    is_impossible = ~samples.masks[np.arange(rows), samples.actions]
+    found = [
+        Finding(name="demonstrations_finite", severity="error", count=int(is_odd.sum()), of=rows),
+        Finding(name="demonstrations_possible", severity="error", count=int(is_impossible.sum()), of=rows),
+    ]
+    for name, counts in ((name, counts) for name, counts in covered.items() if name != "rows"):
+        thin = [label for label, count in counts.items() if count < THIN]
+        how: dict[str, Any] = {"severity": "info", "count": len(thin), "of": len(counts), "blocks": False}
+        found.append(Finding(name=f"demonstrations_of_each_{name}", **how, detail=", ".join(thin[:8])))
+    return tuple(found)
 
 
 def coverage(samples: Samples, actions: Sequence[str], parts: Mapping[str, NDArray[Any]]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from holdfast.learn.imitate import (
 from holdfast.learn.imitate import (
     Samples,
     agreement,
+    audit,
     check_samples,
     coverage,
     demonstrate,
@@ -203,7 +204,7 @@ class School:
         told |= {"loss": round(loss, 4), "samples": sum(map(len, samples)), "coverage": covered, "env_seed": first}
         told |= {
             "agreement": self._judged(net, samples[0], names, ctx),
-            "quality": [encode(self.practice.leaked(first))],
+            "quality": [encode(one) for one in (self.practice.leaked(first), *audit(new, covered))],
         }
         told["checkpoint"] = made.checkpoint
         return made, {"rounds": [*rounds, made.checkpoint]}

@@ -19,24 +19,27 @@ from typing import Any
 from holdfast.contracts.errors import BadInput, Refused
 from holdfast.contracts.evidence import Decision, Evidence, Reason
 from holdfast.contracts.records import decode, loads
-from holdfast.contracts.release import Experiment, Release, ServedRequest, Stage, move
+from holdfast.contracts.release import Experiment, PolicyKind, Release, ServedRequest, Stage, move
 from holdfast.operate.service import settled, trial_of
 from holdfast.pipeline.promote import FIRST, adopt
 from holdfast.promote.experiment import ALARM, log_e_mismatch
 from holdfast.promote.gate import NAMES
 from holdfast.promote.release import Response, held_back, next_step, respond, rollback_target
-from holdfast.prove.guard import GuardLimits, GuardReading, GuardStatus, watch
+from holdfast.prove.guard import GuardLimits, GuardReading, GuardStatus, limits_from, watch
 from holdfast.store.notifications import RELEASES
 from holdfast.store.releases import is_undoable, taken_back
 from holdfast.store.store import Store, find_release
 
 WHO = "keeper"
+GUARD = "guard"  # in the settings of a comparison: the limits that it fixed when it began
 LOOK_S = 0.2  # at least, between two looks …
 REST = 4.0  # … and at least so many times the duration of the look itself
 LIVE_LOOK_S = 5.0  # at least, between two looks at a live version
 EPOCH = 20_000  # requests of a live version that are weighed together; each epoch has its part of α
 SILENT: dict[str, Any] = {"success": None, "reward": None, "safety": None}  # nobody sees or rates a shadow's answers
 TELL = "nobody has told what came of {} yet; send feedback to /v1/feedback"
+UNLIVED = "no resident has lived a day by {} yet; 'holdfast town run --policy live' lets them"
+NO_SERVICE: dict[str, Any] = {"latency": None, "errors": None, "safety": None}  # a network answers no callers
 FALLEN = (Stage.ROLLED_BACK, Stage.REJECTED)
 
 
@@ -75,7 +78,7 @@ async def check_canary(store: Store, policy: str, limits: GuardLimits, *, clock:
         return None
     release, beside = pair
     found = await asyncio.to_thread(judge, store, release, beside, limits, clock())
-    response = respond(release, found.breaches, found.is_clear, lacking(found, limits))
+    response = respond(release, found.breaches, found.is_clear, lacking(found, limits, release.kind))
     try:
         await _act(store, releases, release, beside, response, clock)
     except Refused:  # a person, or another controller, was faster
@@ -102,15 +105,23 @@ def under_way(releases: Sequence[Release]) -> Release | None:
 
 
 def judge(store: Store, release: Release, beside: Release, limits: GuardLimits, now: float) -> GuardStatus:
-    """The guard's reading of all requests so far; of a live version, of those of its epoch."""
+    """The guard's reading of all requests so far; of a live version, of those of its epoch. Where the comparison has
+    limits of its own, these hold: in a town a shadow's days are measured as all others are."""
     trial = trial_of(release, beside)
-    known = {one.name for one in store.trials.all()}
+    known = {one.name: one.settings.get(GUARD) for one in store.trials.all()}
     served: list[ServedRequest] = []
+    own = None if trial is None else known.get(trial.name)
+    if own is not None:
+        limits = limits_from(own)
+    elif release.kind is PolicyKind.NETWORK:
+        limits = replace(limits, **NO_SERVICE)
+    elif release.stage is Stage.SHADOW:
+        limits = replace(limits, **SILENT)
     if trial is not None and trial.name in known:
         served, limits = _served(store, trial, release, limits)
     ours = [one for one in served if one.arm == release.id]
     theirs = [one for one in served if one.arm == beside.id]
-    found = watch(theirs, ours, replace(limits, **SILENT) if release.stage is Stage.SHADOW else limits, now=now)
+    found = watch(theirs, ours, limits, now=now)
     if release.stage is Stage.SHADOW or trial is None or (reason := sample_ratio(trial, served)) is None:
         return found
     return replace(found, void=(reason,), is_clear=False)
@@ -139,10 +150,12 @@ def sample_ratio(trial: Experiment, served: Sequence[ServedRequest]) -> Reason |
     return Reason(code="canary_sample_ratio_mismatch", text=f"{text}; find out who is missing, and begin again")
 
 
-def lacking(found: GuardStatus, limits: GuardLimits) -> tuple[str, ...]:
-    """What each undecided metric still needs, in words."""
+def lacking(found: GuardStatus, limits: GuardLimits, kind: PolicyKind | None = None) -> tuple[str, ...]:
+    """What each undecided metric still needs, in words; a network has no callers who could tell."""
     undecided = (
-        f"{NAMES.get(name, name)}: {_lack(one, limits)}" for name, one in found.readings.items() if one.state == "open"
+        f"{NAMES.get(name, name)}: {_lack(one, limits, is_network=kind is PolicyKind.NETWORK)}"
+        for name, one in found.readings.items()
+        if one.state == "open"
     )
     return (*(reason.text for reason in found.void), *undecided)
 
@@ -152,7 +165,9 @@ def has_no_answers(found: GuardStatus) -> bool:
     return not found.breaches and all(one.canary is None for one in found.readings.values())
 
 
-def _lack(reading: GuardReading, limits: GuardLimits) -> str:
+def _lack(reading: GuardReading, limits: GuardLimits, *, is_network: bool) -> str:
+    if is_network and (reading.canary is None or reading.live is None):
+        return UNLIVED.format("it" if reading.canary is None else "the live version")
     if reading.canary is None:
         return TELL.format("its answers") if reading.metric in SILENT else "no answers yet"
     if reading.live is None:
@@ -234,7 +249,7 @@ def advance(
         limits = GuardLimits()
         found = judge(store, release, live, limits, now)
         if not (to is Stage.LIVE and release.stage is Stage.SHADOW and has_no_answers(found)):
-            response = respond(release, found.breaches, found.is_clear, lacking(found, limits))
+            response = respond(release, found.breaches, found.is_clear, lacking(found, limits, release.kind))
             is_open = response.action == "advance"
             decision = Decision(open=is_open, reasons=response.reasons, needs=found.needs or None)
     if not decision.open:

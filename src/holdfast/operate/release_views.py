@@ -256,7 +256,7 @@ def _guard(store: Store, releases: Sequence[Release], now: float) -> Brief | Non
         ],
         "breaches": [asdict(one) for one in found.breaches],
         "is_clear": found.is_clear,
-        "lacks": list(lacking(found, limits)),
+        "lacks": list(lacking(found, limits, release.kind)),
     }
 
 

@@ -277,7 +277,7 @@ class Body(nn.Module):
     def __init__(self, c: CausalConfig) -> None:
         super().__init__()
         # As nn.Embedding draws them; its own way imports all of torch._dynamo on the device "meta", a second or two.
-        self.embed_tokens = nn.Embedding.from_pretrained(torch.randn(c.vocabulary, c.width), freeze=False)
+        self.embed_tokens = nn.Embedding(c.vocabulary, c.width, _weight=torch.randn(c.vocabulary, c.width))
         self.layers = nn.ModuleList(Layer(c, window) for window in c.windows)
         self.norm = RmsNorm(c.width, c.epsilon)
 

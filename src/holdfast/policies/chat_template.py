@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import hashlib
+import importlib
 import json
 import re
 import threading
@@ -48,6 +49,14 @@ class Deltas:
                 said[name] = said.get(name, "") + self._letters[self._kind].decode(bytes([token]))
         del self._held[: max(certain, 0)]
         return {name: text for name, text in said.items() if text}
+
+
+def imported(name: str) -> Any:
+    """A library that only foreign models need."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise BadInput(name, why=f"cannot be imported ({error})", remedy="pip install 'holdfast[hub]'") from error
 
 
 THOUGHT = re.compile(r"\s*<think>(.*?)(?:</think>\s*|$)", re.DOTALL)

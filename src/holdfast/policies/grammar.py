@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from holdfast.contracts.errors import BadInput
-from holdfast.policies.chat_template import ChatTemplate
+from holdfast.policies.chat_template import ChatTemplate, imported
 
 TEXT, OBJECT = {"type": "text"}, {"type": "object"}
 SPACE = {"x-guidance": {"whitespace_pattern": r"[ \n\t]{0,20}"}}  # a weak model would write spaces without an end
@@ -125,6 +125,4 @@ def _tokenizer(template: ChatTemplate, size: int) -> Any:
 
 
 def _library() -> Any:
-    from holdfast.policies.hub import imported  # which writes with these masks
-
     return imported("llguidance")

@@ -11,7 +11,6 @@ random tokens that both layouts are the same function.
 from __future__ import annotations
 
 import copy
-import importlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from holdfast.contracts.artifacts import sync
 from holdfast.contracts.errors import BadInput, boundary
 from holdfast.policies import causal_lm, lora, tokens
 from holdfast.policies.causal_lm import CausalLM
-from holdfast.policies.chat_template import ByteTemplate, ChatTemplate, JinjaTemplate, byte_letters
+from holdfast.policies.chat_template import ByteTemplate, ChatTemplate, JinjaTemplate, byte_letters, imported
 from holdfast.policies.decoder import DecodeRequest
 from holdfast.policies.lm import EPSILON, ROTARY_BASE, ModelShape, Transformer
 from holdfast.policies.paged import PagedGenerator
@@ -298,14 +297,6 @@ def _padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Ten
     ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts], device=device).view(len(prompts), width)
     mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=device)
     return ids, mask.view(len(prompts), width)
-
-
-def imported(name: str) -> Any:
-    """A library that only foreign models need."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise BadInput(name, why=f"cannot be imported ({error})", remedy="pip install 'holdfast[hub]'") from error
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, exp, inf, isfinite, log
 from operator import attrgetter
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,6 +98,14 @@ class GuardLimits:
     @property
     def watched(self) -> tuple[str, ...]:
         return tuple(name for name in METRICS if getattr(self, name) is not None)
+
+
+def limits_from(record: Mapping[str, Any]) -> GuardLimits:
+    """As a comparison has kept them when it began; what it does not name is as usual."""
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
+    }
+    return GuardLimits(**values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.town.hook_registry import SHARED_MEAL
 from holdfast.town.rules import (
     CAUSES,
     DEPTH,
@@ -21,7 +22,6 @@ from holdfast.town.rules import (
     MOST_TYPES,
     NAMES,
     NEEDS,
-    SHARED_MEAL,
     STAGES,
     TRAITS,
     TROUBLES,

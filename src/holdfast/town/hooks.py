@@ -8,11 +8,8 @@ know nothing of them, and a town without hooks pays nothing. `shared_meal` alone
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,26 +18,14 @@ from numpy.typing import NDArray
 from holdfast.town.compiled_rules import CompiledRules
 from holdfast.town.console import DEPART, OPS, TownAction, TownView, do
 from holdfast.town.frames import events_since
+from holdfast.town.hook_registry import AFTER, BEFORE, FAIL, HOOK_STAGES, Hook, hook
 from holdfast.town.kernel import ABORTED, FAILED, FINISHED, HOOK_STREAM, below, draw, jit, tell
 from holdfast.town.life import is_hard
 from holdfast.town.places import NO_HOOK, REASONS, usable
-from holdfast.town.rules import HOOK_STAGES, ITEMS, MONEY, MOVED_ON, NEEDS, SHARED_MEAL, UNIT, Rules, hooks_of
+from holdfast.town.rules import ITEMS, MONEY, MOVED_ON, NEEDS, UNIT, Rules, hooks_of
 from holdfast.town.state import TownState
 
-BEFORE, AFTER, FAIL = HOOK_STAGES
 DEPARTS = OPS[DEPART]
-Function = Callable[["HookCall"], Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hook:
-    """A function that rules can name."""
-
-    name: str
-    stages: tuple[str, ...]  # in which it may be named
-    function: Function | None  # None: a kernel does it
-    summary: str
-    source_sha256: str = ""  # of a user's own: of the file that it is in
 
 
 class HookFailed(RuntimeError):
@@ -121,67 +106,6 @@ def _place(names: Sequence[str], name: str) -> int:
     if name not in names:
         raise ValueError(f"{name!r} is unknown; there are {', '.join(names)}")
     return names.index(name)
-
-
-# The registry --------------------------------------------------------------------------------------------------------
-
-HOOKS: dict[str, Hook] = {
-    SHARED_MEAL: Hook(name=SHARED_MEAL, stages=(AFTER,), function=None,
-                      summary="Who ends a meal near others who eat has shared it with each of them.")
-}  # fmt: skip
-
-
-def hook(*stages: str, name: str | None = None) -> Callable[[Function], Function]:
-    """Registers a function under a name that rules can use; its docstring says what it does."""
-    if not stages or set(stages) - set(HOOK_STAGES):
-        raise ValueError(f"stages {stages!r}: give some of {', '.join(HOOK_STAGES)}")
-
-    def registered(function: Function) -> Function:
-        called = name or function.__name__
-        if called in HOOKS:
-            raise ValueError(f"hook {called!r} is registered already")
-        HOOKS[called] = _made(called, function, stages)
-        return function
-
-    return registered
-
-
-def _made(name: str, function: Function, stages: tuple[str, ...], **more: str) -> Hook:
-    summary = (inspect.getdoc(function) or "").partition("\n")[0]
-    return Hook(name=name, stages=stages, function=function, summary=summary, **more)
-
-
-class NoHook(ValueError):
-    """Why a name is refused, and what would be right."""
-
-    def __init__(self, why: str, remedy: str) -> None:
-        super().__init__(f"{why}; {remedy}")
-        self.why, self.remedy = why, remedy
-
-
-def find(name: str, stage: str, load: Callable[[str], Any] | None = None) -> Hook:
-    """The hook of this name for this stage. `load` imports what `module:function` names; without it nothing is."""
-    known = ", ".join(one.name for one in HOOKS.values() if stage in one.stages)
-    if name in HOOKS:
-        if stage not in HOOKS[name].stages:
-            stages = " or ".join(HOOKS[name].stages)
-            raise NoHook(f"{name!r} is no hook for {stage!r}, but for {stages}", f"use {known}, or module:function")
-        return HOOKS[name]
-    if ":" not in name or load is None:
-        raise NoHook(f"{name!r} is unknown", f"use {known}, or module:function")
-    function = load(name)
-    if not callable(function):
-        raise NoHook(f"{name!r} is a {type(function).__name__}", "name a function")
-    return _made(name, function, HOOK_STAGES, source_sha256=_source(function))
-
-
-def _source(function: Any) -> str:
-    """Of the whole file: what a function calls is mostly beside it."""
-    try:
-        path = inspect.getsourcefile(inspect.unwrap(function))
-    except TypeError:
-        path = None
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""
 
 
 # Ours ----------------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.town.hook_registry import HOOK_STAGES, NoHook, find
 from holdfast.town.kernel import jit
 
 FAR = 65_535  # cannot be reached
@@ -95,8 +96,6 @@ NEEDS = ("hunger", "hygiene", "energy", "social")
 ITEMS = ("raw", "meal")
 TRAITS = ("extroversion", "forgiveness", "ambition")
 TROUBLES = ("price_spike", "blackout", "outage", "meeting", "rain", "festival")
-HOOK_STAGES = ("before", "after", "fail")
-SHARED_MEAL = "shared_meal"  # the hook that a kernel does
 VENUES = ("home", "shop", "cafe", "work", "park")
 CAUSES = ("collapse", "eviction", "neglect", "jobless")  # why somebody has to leave
 MOVED_ON, GONE = 5, (*CAUSES, "moved_on")  # and the number of what nobody has to; all that an exit is told with
@@ -599,8 +598,6 @@ class _Check:
             self.bad("ticks_per_day", f"{day} cannot be divided into hours", "take a multiple of 24")
 
     def _hooks(self, where: str, given: Any) -> None:
-        from holdfast.town.hooks import NoHook, find  # they are made of all that rules lead to
-
         by_stage = given if isinstance(given, Mapping) else {"after": given}
         for stage, names in by_stage.items():
             part = f"hooks.{stage}" if isinstance(given, Mapping) else "hooks"

@@ -23,15 +23,14 @@ from holdfast.policies.network import Network
 from holdfast.store.store import Store
 from holdfast.workloads.townlife import OBSERVED, Life
 from holdfast.workloads.townschool import (
-    FOLLOWED,
     LINE,
-    LiveMind,
     TownMaker,
     mind_of,
     policy_in,
     school_report,
     school_spec,
 )
+from holdfast.workloads.townservice import FOLLOWED, LiveMind
 
 WHO = "drill"
 TICKS = 120  # lived by each version
@@ -73,7 +72,7 @@ def swap_drill(
     first = store.releases.live(LINE)
     if first is None:
         raise HoldfastError("the drill", why="its first version is not live", remedy="give it a fresh store")
-    mind = LiveMind(store, maker.rules, every=every)
+    mind = LiveMind(store, maker.rules, clock=now, every=every)
     life, states = Life(maker.rules, seed=SEED, mind=mind, variant=OBSERVED), list[str]()
 
     def lived(name: str, wanted: str) -> DrillCheck:

@@ -21,7 +21,8 @@ from holdfast.contracts.errors import BadInput, Conflict, HoldfastError, NotFoun
 from holdfast.town import console, frames, health, record, talk
 from holdfast.town.env import Env, Seen
 from holdfast.town.frames import Pseudonymizer, Recording
-from holdfast.town.hooks import HOOKS, HookFailed, NoHook
+from holdfast.town.hook_registry import HOOKS, NoHook
+from holdfast.town.hooks import HookFailed
 from holdfast.town.kernel import KINDS, is_cold
 from holdfast.town.observations import VARIANTS, ObservationSpec, groups, observation_spec
 from holdfast.town.record import BadFile, CommandAtTick, ReplayScript
@@ -37,12 +38,12 @@ LEDGER = 5  # of those who left, the last so many are remembered
 LIMITS, ROLES, COMMANDS, WINDOW = health.LIMITS, console.ROLES, console.COMMANDS, health.WINDOW
 
 __all__ = [
-    "COMMANDS", "KEY_EVERY", "LEDGER", "LIMITS", "NEEDS", "OBSERVED", "ROLES", "SHIPPED", "STAGES", "TROUBLES",
-    "WINDOW", "Env", "Left", "Life", "ObservationSpec", "Pseudonymizer", "Recording", "Rules", "Seen", "TownMoment",
-    "TownState", "bench", "check_observation", "command_docs", "contracts", "described", "explained", "faults", "fold",
-    "groups", "hook_table", "inspect_script", "inspect_snapshot", "is_cold", "may_be_said", "measure_seats",
-    "measure_worlds", "new_recording", "open_recording", "phrase_count", "read_rules", "refused_phrases", "replay",
-    "rounded", "rule_faults", "schema", "stage_table", "unlocked_stages", "word",
+    "COMMANDS", "KEY_EVERY", "KPI_EVERY", "LEDGER", "LIMITS", "NEEDS", "OBSERVED", "ROLES", "SHIPPED", "STAGES",
+    "TROUBLES", "UNIT", "WINDOW", "Env", "Left", "Life", "ObservationSpec", "Pseudonymizer", "Recording", "Rules",
+    "Seen", "TownMoment", "TownState", "bench", "check_observation", "command_docs", "contracts", "described",
+    "explained", "faults", "fold", "groups", "hook_table", "inspect_script", "inspect_snapshot", "is_cold",
+    "may_be_said", "measure_seats", "measure_worlds", "new_recording", "open_recording", "phrase_count", "read_rules",
+    "refused_phrases", "replay", "rounded", "rule_faults", "schema", "stage_table", "unlocked_stages", "word",
 ]  # fmt: skip
 
 faults, word, described = health.faults, talk.doing, console.described
@@ -270,7 +271,7 @@ class Left:
 
 
 class Life:
-    """One town, tick by tick. `hear` is called with the figures of each finished window."""
+    """One town, tick by tick. `hear` is called with the figures of each finished window, `lived` after each tick."""
 
     def __init__(
         self,
@@ -281,8 +282,9 @@ class Life:
         variant: str = "compact",  # of what the mind sees
         veil: Pseudonymizer | None = None,
         hear: Callable[[Mapping[str, float | None]], None] | None = None,
+        lived: Callable[[Life], None] | None = None,
     ) -> None:
-        self.rules, self.seed, self.veil, self._hear = rules, seed, veil or Pseudonymizer(), hear
+        self.rules, self.seed, self.veil, self._hear, self._lived = rules, seed, veil or Pseudonymizer(), hear, lived
         self.env = Env(rules, variant=variant)
         self.env.reset(seed)
         self.mind = mind
@@ -324,6 +326,8 @@ class Life:
                 self._hear(window)
         elif self._tally.ticks >= WINDOW // 12 and self.tick % KPI_EVERY == 0:
             self.kpis = self._measure(self._tally)
+        if self._lived is not None:
+            self._lived(self)
         return TownMoment(tick=self.tick, lines=lines, window=window)
 
     def _measure(self, tally: health.HealthCounts) -> dict[str, float | None]:
@@ -499,6 +503,15 @@ class Life:
         self._limiter = talk.limiter(notes["limiter"])
         self._playing = talk.scene_queue(notes["vignettes"]) if "vignettes" in notes else talk.SceneQueue()
         self._heard = {who: talk.Heard(about, is_good) for who, about, is_good in notes.get("heard", ())}
+        self._begin_window()
+
+    def go_on(self, state: TownState) -> None:
+        """Goes on from a copy of another town's state; what was told there is not told again."""
+        self.env.restore(state)
+        self._seen = int(state.town["events"][0])
+        self._begin_window()
+
+    def _begin_window(self) -> None:
         self._tally = health.begin(self.env.state)
         self.kpis, self._before = self._measure(self._tally), None
 

@@ -267,6 +267,7 @@ class Runner:
             "role": role,
             "policy": getattr(self.life.mind, "version", None),
             "learning": getattr(self.life.mind, "lineage", None),
+            "rollout": getattr(self.life.mind, "rollout", None),
             "paused": self.is_paused,
             "speed": self.speed,
             "ticks": list(self.recording.ticks),

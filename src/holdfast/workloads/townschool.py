@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from holdfast.collect.episodes import GROUPS
 from holdfast.contracts.envs import Bools, Choose, Described, Observation, Spaces, State, StepResult
-from holdfast.contracts.errors import BadInput, HoldfastError
-from holdfast.contracts.evidence import Acceptance
+from holdfast.contracts.errors import BadInput, HoldfastError, NotFound
+from holdfast.contracts.evidence import Acceptance, Finding
 from holdfast.contracts.experience import ScoredRollout
 from holdfast.contracts.policy import Act, files_of, policy_from
 from holdfast.contracts.release import Release, Stage
 from holdfast.learn.anneal import AnnealPlan
-from holdfast.learn.school import PRACTISED, School
+from holdfast.learn.imitate import Samples, audit, coverage
+from holdfast.learn.school import DATA, PRACTISED, School
 from holdfast.operate.briefs import happened
 from holdfast.pipeline.context import Endpoints
 from holdfast.pipeline.control import EnvProof, improve_env
@@ -57,7 +58,6 @@ LINE = "town"  # the policy's name where none is given
 RETURNS = (0.0, 8.0)  # of a resident and day: a town below the first has failed, and none came near the second
 PARTS = 8  # of a day, by which the towns that are learnt in are staggered
 HOURS = 24
-FOLLOWED = 10  # ticks between two looks at what is live
 MOVES = 5  # of the history of a line, the last so many are told
 STRONGEST = 8  # of what made a choice, so many are named
 Numbers = NDArray[np.float64]
@@ -265,14 +265,22 @@ def school_spec(
     return improve_env(maker, Scripted(), name=name, algorithm=taught, proof=proof, stage=stage, seed=seed)
 
 
-def school_run(maker: TownMaker, *, seed: int, name: str = LINE, quick: bool = False, memory: bool = False) -> RunSpec:
+def school_run(
+    maker: TownMaker,
+    *,
+    seed: int,
+    name: str = LINE,
+    quick: bool = False,
+    memory: bool = False,
+    stage: Stage | None = Stage.LIVE,
+) -> RunSpec:
     """The usual course, or the short one; of a network with a memory where that is asked for."""
     school = QUICK if quick else School()
     if memory:  # of whole sequences a gradient step sees more at a time: their steps are computed one by one
         dials = school.practice.dials
         practice = replace(school.practice, settings=replace(dials, minibatch=SEQUENCES * dials.minibatch))
         school = replace(school, memory=True, practice=practice)
-    return school_spec(maker, seed=seed, name=name, school=school, proof=QUICK_TOWNS if quick else TOWNS)
+    return school_spec(maker, seed=seed, name=name, school=school, proof=QUICK_TOWNS if quick else TOWNS, stage=stage)
 
 
 def check_line(store: Store, maker: TownMaker, name: str = LINE, memory: bool | None = None) -> None:
@@ -408,6 +416,56 @@ def _paired(arms: Mapping[str, Mapping[int, float | None]]) -> tuple[Numbers, Nu
     both = sorted(arms[ARMS[0]].keys() & arms[ARMS[1]].keys())
     before, after = (np.array([arms[arm][seed] for seed in both], np.float64) for arm in ARMS)
     return before, after
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """The demonstrations of one round, as they are on disk now."""
+
+    checkpoint: str
+    phase: str
+    coverage: Mapping[str, Any]  # rows, and how many of each action, hour, lowest need and nature
+    findings: tuple[Finding, ...]
+
+
+def data_sets(maker: TownMaker, store: Store, run: str) -> list[DataSet]:
+    """What a run's clone learnt from, read and counted anew: files that changed, and counts that are not those that
+    were recorded, are found."""
+    known = store.whole(store.runs.get(run).settings).get("env")
+    if known != maker.name:
+        why = f"learnt in {known}, and these rules make {maker.name}"
+        raise BadInput(f"run {run}", why=why, remedy="give the --rules and --residents that it learnt with")
+    envs = maker.vector_env(1)
+    found = [_data_set(envs, store, step.body) for step in store.steps.of_run(run) if "coverage" in step.body]
+    if not found:
+        raise BadInput(
+            f"run {run}", why="has no demonstrations", remedy="'holdfast run list' names those of the school"
+        )
+    return found
+
+
+def last_school(store: Store) -> str:
+    """The newest run that has demonstrations."""
+    for record in store.runs.newest():
+        if "school" in store.whole(record.settings).get("algorithm", {}) and any(
+            "coverage" in step.body for step in store.steps.of_run(record.id)
+        ):
+            return record.id
+    raise NotFound("school", why="there is none with demonstrations", remedy="'holdfast town school' records some")
+
+
+def _data_set(envs: TownVectorEnv, store: Store, body: Mapping[str, Any]) -> DataSet:
+    checkpoint, phase, recorded = str(body["checkpoint"]), str(body["phase"]), dict(body["coverage"])
+    whole: dict[str, Any] = {"name": "demonstrations_whole", "severity": "error", "of": 1}
+    try:
+        samples = Samples.load(files_of(checkpoint, store.files) / DATA)
+    except HoldfastError as error:
+        lost = Finding(**whole, count=1, detail=str(error))
+        return DataSet(checkpoint=checkpoint, phase=phase, coverage=recorded, findings=(lost,))
+    counted = coverage(samples, envs.action_names, envs.labels(samples.observations))
+    changed = counted != recorded
+    kept = Finding(**whole, count=int(changed), detail="it is not what was recorded" if changed else "")
+    return DataSet(checkpoint=checkpoint, phase=phase, coverage=counted, findings=(kept, *audit(samples, counted)))
 
 
 # Side by side in the same towns --------------------------------------------------------------------------------------
@@ -701,49 +759,6 @@ class TownMind:
         worth = value_of(self._net, before[seat], None if hidden is None else hidden[seat])
         advantage = reward + gamma * (mean + spread * value) - (mean + spread * worth)
         return told | {"advantage": round(advantage, 4)}
-
-
-class LiveMind:
-    """Drives a running town by what is live. A promotion or a rollback reaches the residents between two ticks; a
-    version that cannot be loaded is left aside, and the one before it goes on."""
-
-    def __init__(
-        self, store: Store, rules: Rules, *, line: str = LINE, every: int = FOLLOWED, observation: str | None = None
-    ) -> None:
-        self._store, self._rules, self._line, self._every = store, rules, line, every
-        self._mind = mind_of(store, None, rules, line, observation=observation)
-        self.observation = self._mind.observation  # of the town, for as long as it runs
-        self.swaps: list[tuple[int, str]] = []  # tick, and the version from then on
-        self.refused: dict[str, str] = {}  # versions that cannot drive this town, and why
-
-    @property
-    def version(self) -> str:
-        return self._mind.version
-
-    @property
-    def lineage(self) -> Mapping[str, Any] | None:
-        return self._mind.lineage
-
-    def __call__(self, env: Env) -> NDArray[np.int64]:
-        tick = int(env.state.town["tick"][0])
-        if tick % self._every == 0:
-            self._follow(tick)
-        return self._mind(env)
-
-    def look(self, env: Env, seat: int) -> dict[str, Any]:
-        return self._mind.look(env, seat)
-
-    def _follow(self, tick: int) -> None:
-        live = self._store.releases.live(self._line)
-        name = SCRIPTS if live is None else live.id
-        if name == self._mind.version or name in self.refused:
-            return
-        try:
-            self._mind = mind_of(self._store, None, self._rules, self._line, observation=self.observation)
-        except HoldfastError as error:
-            self.refused[name] = str(error)
-            return
-        self.swaps.append((tick, name))
 
 
 def contract_of(policy: Network | Scripted, rules: Rules, wanted: str | None = None) -> ObservationSpec:

@@ -221,6 +221,21 @@ function learning(found) {
   $("reasons").replaceChildren(...(found.gate?.reasons ?? []).slice(0, 6).map(text => item(text)));
   $("moves").replaceChildren(...found.history.map(one => item(`${new Date(1000 * one.at).toLocaleString()}: ${one.what}`)).reverse());
 }
+// A version beside the live one: whom it drives, or the copy of the town that it lives in, and how the two compare.
+const shown = value => value === null || value === undefined ? "–" : +value.toFixed(3);
+function rollout(found) {
+  $("rollout").hidden = !found?.canary && !found?.shadow;
+  if ($("rollout").hidden) return;
+  const drives = Object.entries(found.residents).map(([version, count]) => `${version} ${count}`).join(", ");
+  $("beside").textContent = found.canary ? `Canary ${found.canary}, ${found.share} %. Residents: ${drives}.`
+    : `Shadow ${found.shadow} lives in a copy of this town, which nobody sees.`;
+  const titles = { reward: "Return a day", success: "Needs met" }, states = { open: "undecided" };
+  $("compared").replaceChildren(
+    ...Object.entries(found.refused).map(([version, why]) => item(`${version} could not be loaded: ${why}`)),
+    ...(found.guard?.readings ?? []).map(one => item(`${titles[one.metric] ?? one.metric}: live ${shown(one.live)}, this ${shown(one.canary)} (${states[one.state] ?? one.state}, ${one.n} days of residents)`)),
+    ...Object.entries(found.kpis ?? {}).map(([name, one]) => item(`${name.replaceAll("_", " ")}: live ${shown(one.live)}, shadow ${shown(one.shadow)}`)),
+    ...found.moves.map(one => item(`Tick ${one.tick}: ${one.version} ${one.action} (${one.why})`)));
+}
 function item(text) { const one = document.createElement("li"); one.textContent = text; return one; }
 
 // Sound: off until somebody asks for it. A line of the ticker is a note: what matters is lower and longer.
@@ -650,6 +665,7 @@ async function status() {
   newest = said.ticks[1];
   history = said.history;
   learning(said.learning);
+  rollout(said.rollout);
   $("locked").hidden = role !== "viewer"; $("desk").hidden = role === "viewer";
   for (const one of said.alerts) chip(`alert-${one.code}`, one.code.replaceAll("-", " "), one.severity === "critical" ? "bad" : "warn");
   for (const one of document.querySelectorAll("[id^=chip-alert-]")) if (!said.alerts.some(a => `chip-alert-${a.code}` === one.id)) one.remove();
