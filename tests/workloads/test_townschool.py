@@ -330,7 +330,7 @@ def test_a_network_with_a_memory_learns_in_a_town_by_the_plain_call(tmp_path: Pa
         store=str(tmp_path / "store.db"),
     )
     with open_store(tmp_path / "store.db") as store:
-        bodies = [dict(step.body) for step in store.steps.of_run(result.run)]
+        bodies = [dict(step.body) for step in store.steps.of_run(result.run.id)]
     played = [body for body in bodies if "env_steps" in body]
     assert len(played) == 2 and all(body["update"]["restored"] is None for body in played)
     assert played[-1]["update"]["gradient_steps"] > 0
