@@ -172,7 +172,7 @@ def compare(given: argparse.Namespace) -> None:
 def improve(out: Path, given: argparse.Namespace) -> None:
     began, store = time.monotonic(), Path(given.store)
     rows = task_rows("train", 3, given.practice) + task_rows("test", 5, given.held_out)
-    base = hf.Model(str(out), lora=RANK, device=given.device, dtype=given.dtype)
+    base = hf.Model(str(out), lora=given.lora, device=given.device, dtype=given.dtype)
     grpo = hf.GRPO(lr=given.lr, steps=given.steps, tasks=given.tasks, samples=given.samples)
     more: dict[str, Any] = {"vllm": given.vllm} if given.vllm else {}
     how: dict[str, Any] = {"name": "qwen3-tools", "store": store, "workers": given.workers, "seeds": 1}
@@ -190,7 +190,8 @@ def improve(out: Path, given: argparse.Namespace) -> None:
         }
         if given.export is not None:
             export(candidate, opened.files, given.export / "whole")
-            export(candidate, opened.files, given.export / "adapters", adapters=True)
+            if given.lora:
+                export(candidate, opened.files, given.export / "adapters", adapters=True)
     found = {name: summary(some) for name, some in marks.items()}
     gaps = [body["update"]["trainer_gap"] for body in learnt if body.get("update")]
     told = {
@@ -216,6 +217,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--store", default=".holdfast/qwen3/store.sqlite")
     parser.add_argument("--export", type=Path, help="a folder for the candidate, whole and as adapters")
+    parser.add_argument("--lora", type=int, default=RANK, help="rank of the adapters; 0: all weights")
     parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
     parser.add_argument("--seed", type=int, default=0, help="of improve: which tasks a step takes, and every draw")
     parser.add_argument("--marks", type=Path, help="a file for what improve found, with success on each exam task")

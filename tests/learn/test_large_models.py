@@ -216,7 +216,9 @@ def test_texts_end_to_end_give_the_loss_and_the_gradients_of_padded_ones(
 @pytest.mark.parametrize("rank", [4, 0])
 def test_on_a_gpu_versions_are_sampled_side_by_side_with_the_trainers_log_probs(rank: int, tmp_path: Path) -> None:
     """Each in a thread of its own: their graphs, for ever more rows, are captured while others are sampled."""
-    policies, files = versions(tmp_path, 3, rank=rank), FolderArtifacts(tmp_path)
+    # In 32 bits: adapters as large as these are rounded by 0.07 nats on average in 16.
+    policies = [replace(one, dtype="float32") for one in versions(tmp_path, 3, rank=rank)]
+    files = FolderArtifacts(tmp_path)
     engine = LocalEngine(slots=64, files=files)
 
     async def ask() -> list[list[ModelCall]]:
@@ -233,6 +235,6 @@ def test_on_a_gpu_versions_are_sampled_side_by_side_with_the_trainers_log_probs(
         for policy, calls in zip(policies, asyncio.run(ask()), strict=True):
             own = recompute_logprobs(load(policy, files)[0], calls)
             told = [value for one in calls for value in one.logprobs or ()]
-            assert np.abs(np.array(told) - np.concatenate(own)).mean() < 0.05
+            assert np.abs(np.array(told) - np.concatenate(own)).mean() < 0.01
     finally:
         engine.close()
