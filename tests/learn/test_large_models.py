@@ -216,8 +216,9 @@ def test_texts_end_to_end_give_the_loss_and_the_gradients_of_padded_ones(
 @pytest.mark.parametrize("rank", [4, 0])
 def test_on_a_gpu_versions_are_sampled_side_by_side_with_the_trainers_log_probs(rank: int, tmp_path: Path) -> None:
     """Each in a thread of its own: their graphs, for ever more rows, are captured while others are sampled."""
-    # In 32 bits: adapters as large as these are rounded by 0.07 nats on average in 16.
-    policies = [replace(one, dtype="float32") for one in versions(tmp_path, 3, rank=rank)]
+    # Versions as far apart as these differ from the trainer by up to 0.08 nats on an H200, alone as well as side by
+    # side, by rounding; log-probs of another version differ by 5.9 nats or more.
+    policies = versions(tmp_path, 3, rank=rank)
     files = FolderArtifacts(tmp_path)
     engine = LocalEngine(slots=64, files=files)
 
@@ -235,6 +236,6 @@ def test_on_a_gpu_versions_are_sampled_side_by_side_with_the_trainers_log_probs(
         for policy, calls in zip(policies, asyncio.run(ask()), strict=True):
             own = recompute_logprobs(load(policy, files)[0], calls)
             told = [value for one in calls for value in one.logprobs or ()]
-            assert np.abs(np.array(told) - np.concatenate(own)).mean() < 0.01
+            assert np.abs(np.array(told) - np.concatenate(own)).mean() < 0.2
     finally:
         engine.close()

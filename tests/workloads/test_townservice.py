@@ -216,7 +216,7 @@ def test_days_are_of_who_was_there_from_the_beginning_or_had_to_leave(tmp_path: 
         env.step(env.scripted())
         news.append(days.add())
     ended = days.ended()
-    assert [(one.seat, one.unit) for one in ended] == [(0, names[0]), (1, names[1]), (2, names[2]), (3, names[3])]
+    assert [(one.place, one.unit) for one in ended] == [(0, names[0]), (1, names[1]), (2, names[2]), (3, names[3])]
     people = env.state.people[0]
     assert ended[0].reward == int(people["returned"][0]) / UNIT and 0.0 < ended[0].success <= 1.0
     assert ended[2].reward <= -2.0 and ended[2].success < 0.1  # who left early had nothing of the rest of the day

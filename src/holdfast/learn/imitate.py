@@ -141,9 +141,9 @@ def check_samples(samples: Samples) -> None:
 def audit(samples: Samples, covered: Mapping[str, Any]) -> tuple[Finding, ...]:
     """Checks a set of demonstrations, for the gate and for people: what would teach nonsense blocks, what is thinly
     covered (by `coverage`) is told."""
-    rows = len(samples)
-    is_odd = ~np.isfinite(samples.observations).all(axis=1)
-    is_impossible = ~samples.masks[np.arange(rows), samples.actions]
+    shown, rows = samples.rows(), len(samples)
+    is_odd = ~np.isfinite(shown.observations).all(axis=1)
+    is_impossible = ~shown.masks[np.arange(rows), shown.actions]
     found = [
         Finding(name="demonstrations_finite", severity="error", count=int(is_odd.sum()), of=rows),
         Finding(name="demonstrations_possible", severity="error", count=int(is_impossible.sum()), of=rows),

@@ -206,12 +206,12 @@ def read_script(path: Path) -> ReplayScript:
         if head["replay"] > REPLAY:
             raise BadFile(f"{path}: replay {head['replay']}", f"is newer than {REPLAY}", "update the program")
         _check_types(head, {"seed": int, "rules": str})
-        _check_types(end, {"ticks": int, "state": type(None) if end["state"] is None else str})
         for one in middle:
             _check_types(one, {"tick": int, "name": str, "args": dict})
         commands = tuple(CommandAtTick(tick=one["tick"], name=one["name"], args=one["args"]) for one in middle)
         if [one.tick for one in commands] != sorted(one.tick for one in commands):
             raise BadFile(str(path), "its commands are not in order", "write them by tick")
+        _check_types(end, {"ticks": int, "state": type(None) if end["state"] is None else str})
         return ReplayScript(
             seed=head["seed"], rules=head["rules"], commands=commands, ticks=end["ticks"], state=end["state"]
         )

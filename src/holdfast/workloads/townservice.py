@@ -45,7 +45,7 @@ class ResidentDay:
     """What a day came to for one resident."""
 
     unit: str  # the resident
-    seat: int
+    place: int  # in the town, among its residents
     reward: float  # the return
     success: float  # share of the needs that were met, over the ticks of a day
 
@@ -93,7 +93,7 @@ class ResidentDays:
     def ended(self) -> list[ResidentDay]:
         """The days of all who left and of all who were there from the beginning, in the order of their seats."""
         stayed = [self._of(int(seat)) for seat in np.flatnonzero(self._is_whole)]
-        return sorted((*self._left, *stayed), key=lambda one: one.seat)
+        return sorted((*self._left, *stayed), key=lambda one: one.place)
 
     def _of(self, seat: int) -> ResidentDay:
         paid = int(self._env.state.people["returned"][0, seat]) - int(self._paid[seat])
@@ -272,7 +272,7 @@ class LiveMind:
         if self._routing.canary is None and self._routing.shadow is not None:
             copied = days if self._shadow is None else self._shadow.days.ended()
             found += [(self._routing.shadow, one) for one in copied]
-        found.sort(key=lambda one: one[1].seat)
+        found.sort(key=lambda one: one[1].place)
         began = self._clock() - APART_S * len(found)
         for place, (arm, day) in enumerate(found):
             is_failed = arm in self.refused

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
@@ -26,7 +26,7 @@ from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.run import LEGACY_STEP, StepRecord
 from holdfast.learn.checkpoints import Learner
-from holdfast.learn.grpo import GRPO, Stages, mean_reward
+from holdfast.learn.grpo import BEGAN, GRPO, Stages, mean_reward
 from holdfast.learn.sft import portions, sequences
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.pipeline.context import Runtime, StepContext
@@ -129,7 +129,7 @@ async def quickstart(settings: Quickstart, run: DurableRun) -> None:
     spec = learning_spec(
         run.id,
         Model(settings.model),
-        _algorithm(settings),
+        _algorithm(settings, resumed(settings, run.done)),
         practice_tasks(settings.seed, settings.grpo_steps, settings.grpo_tasks),
         [given(task) for task in generate("test", settings.seed, settings.test_tasks)],
         seeds=tuple(range(settings.test_seeds)),
@@ -278,7 +278,7 @@ class WarmUp:
         )
 
 
-def _algorithm(settings: Quickstart) -> Stages:
+def _algorithm(settings: Quickstart, earlier: AlgorithmState | None) -> Stages | Resumed:
     practice = GRPO(
         lr=settings.grpo_rate,
         steps=settings.grpo_steps,
@@ -289,7 +289,37 @@ def _algorithm(settings: Quickstart) -> Stages:
         phase=PRACTICE,
         measure=lambda experiences: rates(summary(marked(experiences))),
     )
-    return Stages((WarmUp(settings=settings), practice))
+    stages = Stages((WarmUp(settings=settings), practice))
+    return stages if earlier is None else Resumed(stages.algorithms, earlier)
+
+
+# Runs that versions before durable steps began -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Resumed(Stages):
+    """The same stages, started where an older version stopped."""
+
+    earlier: AlgorithmState
+
+    def start(self, base: Policy) -> AlgorithmState:
+        return replace(self.earlier, base=base)
+
+
+def resumed(settings: Quickstart, done: Sequence[StepRecord]) -> AlgorithmState | None:
+    """The last checkpoint and the stage of a run that an older version began."""
+    bodies = [record.body for record in done if record.function == LEGACY_STEP]
+    checkpoints = [str(body["checkpoint"]) for body in bodies if "checkpoint" in body]
+    warm = [body for body in bodies if body.get("phase") == WARM_UP]
+    practised = sum(body.get("phase") == PRACTICE for body in bodies)
+    if not checkpoints:
+        return None
+    is_warm = any(body.get("is_warm") for body in warm)
+    base = Model(settings.model)
+    trainer = f"{PRACTICE} 1" if practised else WARM_UP
+    began = [0, len(warm)] if is_warm else [0]
+    data = {BEGAN: began, "is_warm": is_warm, "trainer": trainer}
+    return AlgorithmState(base=base, candidate=base.at(checkpoints[-1]), step=len(warm) + practised, data=data)
 
 
 # Results ------------------------------------------------------------------------------------------------------------
