@@ -57,6 +57,12 @@ def inlined(function: F) -> F:
     return cast(F, numba.njit(**OPTIONS, forceinline=True)(function))
 
 
+@inlined
+def index(number: int) -> int:
+    """The same number, for an index that is never negative: one that might be takes several instructions more."""
+    return number & 0x7FFF_FFFF
+
+
 ORDER_STREAM, CHAT_STREAM, TROUBLE_STREAM, SPAWN_STREAM, SCRIPT_STREAM, MEETING_STREAM, START_STREAM = range(1, 8)
 
 _A, _B, _C = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
