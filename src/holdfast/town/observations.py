@@ -190,7 +190,7 @@ def _busy(law: Any, town: Any, person: Any, things: Any, i: int, row: Any) -> No
 
 @inlined
 def _things(law: Any, tile: int, things: Any, row: Any) -> None:
-    """The nearest thing of each type, and whether it is free."""
+    """The nearest thing of each type, and whether it is free; walls on the four sides."""
     here = law.tile[tile]
     for k in range(law.sight.shape[1]):
         row[SIGHT + k] = law.sight[tile, k]
@@ -201,19 +201,18 @@ def _things(law: Any, tile: int, things: Any, row: Any) -> None:
 
 @inlined
 def _beside(law: Any, person: Any, who: Any, row: Any) -> None:
-    """Walls and residents on the four sides, and how one stands with the latter."""
+    """Residents on the four sides, and how one stands with them."""
     here = law.tile[index(person.tile)]
-    ways, trust, rivalry = here.ways, 0, 0
+    trust, rivalry = 0, 0
     for way in range(4):
-        row[way] = 1 - (ways >> way & 1)
         near = here.near[way]
         other = who[near] if near >= 0 else -1
-        row[4 + way] = other >= 0
+        row[way] = other >= 0
         if other >= 0:
             k = tie(law, person, other)
             if k >= 0:
                 trust, rivalry = max(trust, person.tie_trust[k]), max(rivalry, person.tie_rivalry[k])
-    row[8], row[9] = trust * UNITS, rivalry * UNITS
+    row[4], row[5] = trust * UNITS, rivalry * UNITS
 
 
 @inlined
@@ -298,11 +297,12 @@ def observe(law: Any, towns: Any, people: Any, things: Any, who: Any, features: 
 def _observe(law: Any, town: Any, people: Any, things: Any, who: Any, features: Any, maps: Any) -> None:
     """Row by row; what is the same for all residents is looked up once."""
     beside = SIGHT + law.sight.shape[1]
-    ties = beside + 10
+    ties = beside + 6
     rest = ties + 8
     time_sin, time_cos = law.clock[town.time, 0], law.clock[town.time, 1]
-    has_power, has_water, is_dear = power(town), water(town), town.until[SPIKE] > town.tick
-    is_raining, is_feast = town.until[RAIN] > town.tick, town.until[FESTIVAL] > town.tick
+    has_power, has_water = np.float32(power(town)), np.float32(water(town))
+    is_dear, is_raining = np.float32(town.until[SPIKE] > town.tick), np.float32(town.until[RAIN] > town.tick)
+    is_feast = np.float32(town.until[FESTIVAL] > town.tick)
     for i in range(people.size):
         person = people[i]
         if not person.alive:
@@ -318,7 +318,7 @@ def _observe(law: Any, town: Any, people: Any, things: Any, who: Any, features: 
         row[0], row[1], row[2], row[3], row[4] = has_power, has_water, is_dear, is_raining, is_feast
         for k in range(len(TRAITS)):
             row[5 + k] = person.trait[k] * UNITS
-        row[SELF] = person.slot / law.n.slots
+        row[SELF] = share(person.slot, law.n.slots)
         row[SELF + 1] = min(1, person.low_ticks / law.n.collapse_ticks) if person.low_ticks else 0
         row[SELF + 2] = min(1, person.unpaid / law.n.unpaid_days) if person.unpaid else 0
         row[SELF + 3] = min(1, person.neglect / max(1, law.n.neglect_ticks)) if person.neglect else 0
