@@ -41,7 +41,7 @@ _drop_stale()
 
 def is_cold() -> bool:
     """Whether the kernels have yet to be compiled, which takes a while."""
-    return not any((HERE / "__pycache__").glob("env.tick-*.nbi"))
+    return not any((HERE / "__pycache__").glob("env.advance-*.nbi"))
 
 
 OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "_nrt": False}

@@ -290,11 +290,11 @@ def around(law: Any, people: Any, things: Any, who: Any, i: int, out: Any) -> No
 @jit
 def observe(law: Any, towns: Any, people: Any, things: Any, who: Any, features: Any, maps: Any) -> None:
     for b in range(towns.size):
-        _observe(law, towns[b], people[b], things[b], who[b], features[b], maps[b])
+        observe_world(law, towns[b], people[b], things[b], who[b], features[b], maps[b])
 
 
 @jit
-def _observe(law: Any, town: Any, people: Any, things: Any, who: Any, features: Any, maps: Any) -> None:
+def observe_world(law: Any, town: Any, people: Any, things: Any, who: Any, features: Any, maps: Any) -> None:
     """Row by row; what is the same for all residents is looked up once."""
     beside = SIGHT + law.sight.shape[1]
     ties = beside + 6
