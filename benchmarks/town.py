@@ -44,9 +44,9 @@ MEANINGS = {
     "wants": "what is expected, and whether it is so",
 }
 WANTS = {
-    "agent_steps_per_s_core": 2_000_000,
-    "agent_steps_per_s_core_random": 2_000_000,
-    "agent_steps_per_s_core_hybrid": 400_000,
+    "agent_steps_per_s_core": 4_000_000,
+    "agent_steps_per_s_core_random": 4_000_000,
+    "agent_steps_per_s_core_hybrid": 1_000_000,
 }
 
 Phases = dict[str, float]
