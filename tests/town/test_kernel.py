@@ -101,5 +101,5 @@ def test_it_is_cold_until_a_tick_was_compiled(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(kernel, "HERE", tmp_path)
     assert kernel.is_cold()
     (tmp_path / "__pycache__").mkdir()
-    (tmp_path / "__pycache__" / "env.tick-1.py311.nbi").touch()
+    (tmp_path / "__pycache__" / "env.advance-1.py311.nbi").touch()
     assert not kernel.is_cold()

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from holdfast.town.env import Env
-from holdfast.town.env import tick as tick_all
 from holdfast.town.rules import load
 
 pytestmark = pytest.mark.timeout(600)  # whoever comes first waits for the compiler
@@ -24,7 +23,7 @@ def life() -> dict[str, np.ndarray]:
     needs, counts = [], []
     founders = state.people["born"].copy()
     for tick in range(DAYS * DAY):
-        tick_all(env.law, *state.arrays.values(), env.scripted(), env._reward)
+        env.step(env.scripted())
         if tick % DAY == NOON:
             needs.append([state.people["need"][w][state.people["alive"][w] == 1].mean(axis=0) for w in range(SEEDS)])
         if tick % DAY == DAY - 1:

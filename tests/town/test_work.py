@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.town.compiled_rules import FESTIVAL, RAIN
 from holdfast.town.env import Env
-from holdfast.town.life import wear
+from holdfast.town.life import pass_by
 from holdfast.town.rules import MONEY, NEEDS
 from holdfast.town.state import ABSENT, AFTER, BEFORE, DUE, LATE, OFF, ON_TIME
 from tests.town.small import at, put, small, step, told
@@ -152,7 +152,7 @@ def worn(override: dict[str, Any], *, x: int, y: int, trouble: int | None = None
     if trouble is not None:
         state.town["until"][0, trouble] = 10
     put(env, 0, x, y)
-    wear(env.law, state.town[0], state.people[0])
+    pass_by(env.law, state.town[0], state.people[0], state.events[0])
     return dict(zip(NEEDS, (500_000 - state.people["need"][0, 0]).tolist(), strict=True))
 
 
@@ -188,7 +188,7 @@ def test_alone_nobody_misses_company() -> None:
 def test_a_need_stays_within_its_bounds(start: int, end: int) -> None:
     env = Env(small(PLAIN))
     env.state.people["need"][0, 0, 0] = start
-    wear(env.law, env.state.town[0], env.state.people[0])
+    pass_by(env.law, env.state.town[0], env.state.people[0], env.state.events[0])
     assert env.state.people["need"][0, 0, 0] == end
 
 
@@ -196,5 +196,5 @@ def test_who_has_left_does_not_wear() -> None:
     env = Env(small(PLAIN))
     env.state.people["alive"][0, 1] = 0
     before = env.state.people["need"][0, 1].copy()
-    wear(env.law, env.state.town[0], env.state.people[0])
+    pass_by(env.law, env.state.town[0], env.state.people[0], env.state.events[0])
     assert np.array_equal(env.state.people["need"][0, 1], before)

@@ -10,13 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.town.compiled_rules import ENERGY, FESTIVAL, HUNGER, HYGIENE, MEAL, RAW, SOCIAL
-from holdfast.town.kernel import SCRIPT_STREAM, below, draw, inlined, jit
+from holdfast.town.kernel import SCRIPT_STREAM, below, draw, index, inlined, jit
 from holdfast.town.life import can_earn, earn, is_at_work, is_on_shift
 from holdfast.town.places import (
     TO_HOME,
     TO_MEETING,
     TO_TYPE,
     TO_WORK,
+    can_begin,
     go,
     hindrance,
     is_free,
@@ -121,30 +122,45 @@ def allow(law: Any, town: Any, people: Any, things: Any, who: Any, i: int, mask:
     mask[WAIT] = 1
     if not person.alive:
         return
-    uses = first_use(law)
-    last = uses + law.n.n_affs
-    mask[last + LEAVE] = person.doing >= 0 or person.queue >= 0
-    if person.doing >= 0:
+    uses = index(first_use(law))
+    last = index(uses + law.n.n_affs)
+    is_busy = person.doing >= 0
+    mask[last + LEAVE] = is_busy or person.queue >= 0
+    if is_busy:
         return
-    here = law.tile[person.tile]
+    tile, home, job, goal_kind = index(person.tile), person.home, person.job, person.goal_kind
+    here = law.tile[tile]
     has_company = False
     for way in range(4):
+        near = here.near[way]
         mask[NORTH + way] = here.ways >> way & 1
-        has_company |= here.near[way] >= 0 and who[here.near[way]] >= 0
-    mask[GO + TO_HOME] = person.home >= 0 and law.far[person.home, person.tile] > 0
-    if person.job >= 0:
-        mask[GO + TO_WORK] = law.far[law.n.job_spot[person.job] + person.job_slot, person.tile] > 0
+        has_company |= near >= 0 and who[near] >= 0
+    mask[GO + TO_HOME] = home >= 0 and law.far[home, tile] > 0
+    if job >= 0:
+        mask[GO + TO_WORK] = law.far[index(law.n.job_spot[job] + person.job_slot), tile] > 0
         mask[last + WORK] = can_earn(law, town, person)
-    mask[GO + TO_MEETING] = is_invited(town, i) and law.far[town.meeting_place, person.tile] > 0
+    mask[GO + TO_MEETING] = is_invited(town, i) and law.far[town.meeting_place, tile] > 0
+    bed, kinds = law.n.bed, here.touch | (1 << (goal_kind - TO_TYPE) if goal_kind >= TO_TYPE else 0)
     for f in range(law.n.n_affs):
-        kind = law.n.aff_type[f]
-        mask[GO + TO_TYPE + kind] = kind != law.n.bed
-        if here.touch >> kind & 1 or person.goal_kind == TO_TYPE + kind:
+        kind = index(law.n.aff_type[f])
+        mask[GO + TO_TYPE + kind] = kind != bed
+        if kinds >> kind & 1:
             o = within(law, person, things, i, f)
-            mask[uses + f] = o >= 0 and hindrance(law, town, person, things[o], o, f) == 0
-    if has_company:
-        mask[last + CHAT] = chat_partner(law, town, people, who, i) >= 0
-        mask[last + HELP] = in_need(law, people, who, i) >= 0
+            mask[uses + f] = o >= 0 and can_begin(law, town, person, things[o], o, f)
+    if has_company and law.n.with_ties:
+        mask[last + CHAT] = can_chat(law, town, person) and is_listened_to(law, town, people, who, here)
+        mask[last + HELP] = person.item[MEAL] > 0 and in_need(law, people, who, i) >= 0
+
+
+@jit
+def is_listened_to(law: Any, town: Any, people: Any, who: Any, here: Any) -> bool:
+    """Whether anybody beside this tile is free to talk."""
+    for way in range(4):
+        near = here.near[way]
+        other = who[near] if near >= 0 else -1
+        if other >= 0 and can_chat(law, town, people[other]):
+            return True
+    return False
 
 
 SLEEP, SHOWER, COOK, EAT, BUY, CAFE, RELAX = range(7)  # in uses_of: the affordance, -1 where the rules have none

@@ -93,7 +93,7 @@ class CompiledRules(NamedTuple):
     place: NDArray[Any]  # [place] of PLACE: things, then work spots, then meeting places
     far: NDArray[np.uint16]  # [place, tile]: steps
     clock: NDArray[np.float32]  # [tick of the day, 2]: sine and cosine
-    sight: NDArray[np.float32]  # [tile, 4 × type]: to the nearest thing of the type: dx, dy, nearness, room for one
+    sight: NDArray[np.float32]  # [tile, 4 × type + 4]: of the nearest: dx, dy, nearness, room for one; then walls
 
 
 def compile_rules(rules: Rules) -> CompiledRules:
@@ -139,15 +139,17 @@ def compile_rules(rules: Rules) -> CompiledRules:
 
 
 def _sight(tile: NDArray[Any], place: NDArray[Any], far: NDArray[np.uint16], types: int) -> NDArray[np.float32]:
-    """What `senses.bearing` would give for the nearest thing of every type: it never changes."""
-    sight = np.zeros((len(tile), types, 4), np.float32)
+    """What `observations.bearing` would give for the nearest thing of every type, and on which sides there are walls:
+    what never changes."""
+    sight = np.zeros((len(tile), types + 1, 4), np.float32)
     for kind in range(types):
         o = tile["nearest"][:, kind]
         dx, dy = place["x"][o] - tile["x"], place["y"][o] - tile["y"]
         steps = np.abs(dx) + np.abs(dy) + 1
         seen = np.stack((dx / steps, dy / steps, 8 / (8.0 + far[o, range(len(tile))])), axis=1)
         sight[:, kind, :3] = np.where(o[:, None] >= 0, seen, 0)
-    return sight.reshape(len(tile), types * 4)
+    sight[:, types] = 1 - (tile["ways"][:, None] >> np.arange(4) & 1)
+    return sight.reshape(len(tile), -1)
 
 
 def _far(grid: Grid, things: list[int], spots: list[int]) -> NDArray[np.uint16]:

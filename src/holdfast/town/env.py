@@ -17,12 +17,11 @@ from holdfast.town.actions import WAIT, act, allow, first_use, plan_actions
 from holdfast.town.actions import names as action_names
 from holdfast.town.compiled_rules import CompiledRules, compile_rules
 from holdfast.town.hooks import Hooks
-from holdfast.town.kernel import ORDER_STREAM, below, draw, jit, world_seed
-from holdfast.town.life import arrivals, dawn, deliver, exits, first_morning, gather, refill, shifts, wear, weather
-from holdfast.town.observations import RECALL, ObservationSpec, empty, observation_spec, observe, recall
+from holdfast.town.kernel import ORDER_STREAM, below, draw, index, jit, world_seed
+from holdfast.town.life import arrivals, dawn, deliver, exits, first_morning, gather, pass_by, refill, weather
+from holdfast.town.observations import RECALL, ObservationSpec, empty, observation_spec, observe, observe_world, recall
 from holdfast.town.places import progress, queues
 from holdfast.town.relationships import fade
-from holdfast.town.rewards import pay
 from holdfast.town.rules import Rules, load
 from holdfast.town.state import TownState, blank
 
@@ -116,12 +115,15 @@ class Env:
             raise ValueError(f"actions are {wanted.shape}, and must be {(self.worlds, self.residents)}")
         if wanted.size and (wanted.min() < 0 or wanted.max() >= len(self.actions)):
             raise ValueError(f"actions go from 0 to {len(self.actions) - 1}")
-        self._tick(wanted) if self._hooks is None else self._hooked_tick(self._hooks, wanted)
+        if self._hooks is None:
+            self._tick(wanted)
+            return self._told()
+        self._hooked_tick(self._hooks, wanted)
         return self._seen()
 
     def _tick(self, wanted: NDArray[np.int64]) -> None:
-        s = self.state
-        tick(self.law, s.town, s.people, s.things, s.who, s.slots, s.events, wanted, self._reward)
+        given = (*self.state.arrays.values(), wanted, self._reward)
+        advance(self.law, *given, self._row, self._maps, self._mask)
 
     def _hooked_tick(self, hooks: Hooks, wanted: NDArray[np.int64]) -> None:
         """What hooks refuse is a tick of waiting that has failed; then they hear what has happened."""
@@ -148,11 +150,15 @@ class Env:
     def _seen(self) -> Seen:
         s = self.state
         observe(self.law, s.town, s.people, s.things, s.who, self._row, self._maps)
+        masks(self.law, s.town, s.people, s.things, s.who, self._mask)
+        return self._told()
+
+    def _told(self) -> Seen:
+        s = self.state
         if self._row is not self._features:
             width = self._row.shape[2]
             self._features[:, :, :width] = self._row
             recall(s.people, len(self.actions), self._features[:, :, width:])
-        masks(self.law, s.town, s.people, s.things, s.who, self._mask)
         if self._hooks is not None:
             self._hooks.restrict(s, self._first_use, self._mask)
         alive = s.people["alive"] == 1
@@ -189,11 +195,26 @@ def begin(law: Any, towns: Any, people: Any, things: Any, who: Any, slots: Any, 
 
 
 @jit
-def tick(
-    law: Any, towns: Any, people: Any, things: Any, who: Any, slots: Any, events: Any, actions: Any, rewards: Any
+def advance(
+    law: Any,
+    towns: Any,
+    people: Any,
+    things: Any,
+    who: Any,
+    slots: Any,
+    events: Any,
+    actions: Any,
+    rewards: Any,
+    features: Any,
+    maps: Any,
+    mask: Any,
 ) -> None:
+    """A tick, and what is seen and possible then. World by world: what one needs is near, and one call costs as much as
+    the tick of a hundred residents."""
     for b in range(towns.size):
         _tick(law, towns[b], people[b], things[b], who[b], slots[b], events[b], actions[b], rewards[b])
+        observe_world(law, towns[b], people[b], things[b], who[b], features[b], maps[b])
+        _masks(law, towns[b], people[b], things[b], who[b], mask[b])
 
 
 @jit
@@ -209,6 +230,7 @@ def _tick(
         i = first + k
         if i >= people.size:
             i -= people.size
+        i = index(i)
         person = people[i]
         person.earned = person.chat_gain = 0
         person.avoided = 0
@@ -222,14 +244,12 @@ def _tick(
             else:
                 person.success = act(law, town, people, things, who, ring, i, action)
     progress(law, town, people, things, ring)
-    wear(law, town, people)
-    shifts(law, town, people, ring)
+    pass_by(law, town, people, ring)
     queues(law, town, people, things, ring)
     gather(law, town, people, ring)
     fade(law, town, people)
     if town.tick % 60 == 0:
         refill(law, town, people)
-    exits(law, town, people, things, who, slots, ring)
-    pay(law, town, people, rewards)
+    exits(law, town, people, things, who, slots, ring, rewards)
     town.tick += 1
     town.time = town.time + 1 if town.time + 1 < law.n.day else 0

@@ -47,6 +47,7 @@ from holdfast.town.kernel import (
     TROUBLE_STREAM,
     below,
     draw,
+    index,
     inlined,
     jit,
     tell,
@@ -54,7 +55,7 @@ from holdfast.town.kernel import (
 from holdfast.town.kernel import LATE as TELL_LATE
 from holdfast.town.places import abort, leave_queue
 from holdfast.town.relationships import both, drop, rivalry
-from holdfast.town.rewards import potential
+from holdfast.town.rewards import pay, potential
 from holdfast.town.rules import UNIT
 from holdfast.town.state import ABSENT, AFTER, BEFORE, DUE, LATE, OFF, ON_TIME
 
@@ -112,26 +113,25 @@ def cause_of(law: Any, town: Any, person: Any) -> int:
 
 
 @jit
-def exits(law: Any, town: Any, people: Any, things: Any, who: Any, slots: Any, ring: Any) -> None:
-    """Needs that were too low for too long are counted, and those leave who must and may."""
+def exits(law: Any, town: Any, people: Any, things: Any, who: Any, slots: Any, ring: Any, rewards: Any) -> None:
+    """Needs that were too low for too long are counted, those leave who must and may, and everybody is paid. Who leaves
+    changes nothing of what the others are paid for."""
     is_held = is_hard(town) or (town.calm_at > 0 and town.tick - town.calm_at < law.n.exit_grace)
     for i in range(people.size):
         person = people[i]
         person.cause = 0
-        if not person.alive:
-            continue
-        person.low_ticks = person.low_ticks + 1 if person.need[HUNGER] <= law.n.collapse_below else 0
-        for k in range(N_NEEDS):
-            if person.need[k] < law.n.neglect_below:
-                person.neglect += 1
-                town.deficit_ticks += 1
-                break
-        cause = cause_of(law, town, person)
-        if not cause or not town.mortal or is_held:
-            continue
-        if town.exits_today >= law.n.exits_per_day or town.tick < town.exit_ready:
-            continue
-        depart(law, town, people, things, who, slots, ring, i, cause)
+        if person.alive:
+            person.low_ticks = person.low_ticks + 1 if person.need[HUNGER] <= law.n.collapse_below else 0
+            for k in range(N_NEEDS):
+                if person.need[k] < law.n.neglect_below:
+                    person.neglect += 1
+                    town.deficit_ticks += 1
+                    break
+            cause = cause_of(law, town, person)
+            is_due = cause and town.mortal and not is_held and town.tick >= town.exit_ready
+            if is_due and town.exits_today < law.n.exits_per_day:
+                depart(law, town, people, things, who, slots, ring, i, cause)
+        rewards[i] = pay(law, town, person)
 
 
 @jit
@@ -293,24 +293,30 @@ def first_morning(law: Any, town: Any, people: Any, things: Any, who: Any, slots
 
 
 @jit
-def wear(law: Any, town: Any, people: Any) -> None:
+def pass_by(law: Any, town: Any, people: Any, ring: Any) -> None:
+    """A tick passes by for everybody: needs run down, and shifts go on."""
     is_raining, is_feast = town.until[RAIN] > town.tick, town.until[FESTIVAL] > town.tick
     for i in range(people.size):
-        person = people[i]
-        if not person.alive:
-            continue
-        profile = person.profile if law.n.with_traits else 0
-        is_wet = is_raining and not law.tile[person.tile].is_indoors
-        for k in range(N_NEEDS):
-            if k == SOCIAL and not law.n.with_ties:
-                continue  # alone it could never be met
-            loss = law.n.decay[profile, k]
-            if is_wet and (k in (HYGIENE, ENERGY)):
-                loss = loss * 3 // 2
-            if is_feast and k == SOCIAL and law.tile[person.tile].is_park:
-                loss = -4 * loss
-            value = person.need[k] - loss
-            person.need[k] = 0 if value < 0 else UNIT if value > UNIT else value
+        if people[i].alive:
+            wear(law, people[i], is_raining, is_feast)
+            if law.n.with_work:
+                shift(law, town, people, ring, i)
+
+
+@inlined
+def wear(law: Any, person: Any, is_raining: bool, is_feast: bool) -> None:
+    profile, here = person.profile if law.n.with_traits else 0, law.tile[index(person.tile)]
+    is_wet = is_raining and not here.is_indoors
+    for k in range(N_NEEDS):
+        if k == SOCIAL and not law.n.with_ties:
+            continue  # alone it could never be met
+        loss = law.n.decay[profile, k]
+        if is_wet and (k in (HYGIENE, ENERGY)):
+            loss = loss * 3 // 2
+        if is_feast and k == SOCIAL and here.is_park:
+            loss = -4 * loss
+        value = person.need[k] - loss
+        person.need[k] = 0 if value < 0 else UNIT if value > UNIT else value
 
 
 SOON = 60  # ticks before a shift in which one should set out
@@ -318,13 +324,14 @@ SOON = 60  # ticks before a shift in which one should set out
 
 @inlined
 def is_at_work(law: Any, person: Any) -> bool:
-    return bool(person.job >= 0 and law.tile[person.tile].venue == law.n.job_venue[person.job])
+    job = person.job
+    return bool(job >= 0 and law.tile[index(person.tile)].venue == law.n.job_venue[job])
 
 
 @inlined
 def is_on_shift(law: Any, town: Any, person: Any) -> bool:
-    time = town.time
-    return bool(person.job >= 0 and law.n.job_start[person.job] <= time < law.n.job_end[person.job])
+    time, job = town.time, person.job
+    return bool(job >= 0 and law.n.job_start[job] <= time < law.n.job_end[job])
 
 
 @inlined
@@ -358,31 +365,25 @@ def fine(town: Any, person: Any, amount: int) -> None:
     town.treasury += taken
 
 
-@jit
-def shifts(law: Any, town: Any, people: Any, ring: Any) -> None:
-    if not law.n.with_work:
+@inlined
+def shift(law: Any, town: Any, people: Any, ring: Any, i: int) -> None:
+    person, time, job = people[i], town.time, people[i].job
+    if job < 0:
+        person.shift = OFF
+        if town.tick >= person.hire_at:
+            hire(law, town, people, ring, i)
         return
-    time = town.time
-    for i in range(people.size):
-        person = people[i]
-        if not person.alive:
-            continue
-        if person.job < 0:
-            person.shift = OFF
-            if town.tick >= person.hire_at:
-                hire(law, town, people, ring, i)
-            continue
-        start, end = law.n.job_start[person.job], law.n.job_end[person.job]
-        if time < start:
-            person.shift = DUE if time >= start - SOON else BEFORE
-            if time == 0:
-                person.worked, person.away, person.was_late = 0, 0, 0
-        elif time >= end:
-            if time == end and ON_TIME <= person.shift <= LATE and not is_at_work(law, person):
-                tell(town, ring, DEPARTED_EARLY, i, person.job, person.worked)
-            person.shift = AFTER
-        else:
-            on_shift(law, town, person, ring, i, time - start)
+    start, end = law.n.job_start[job], law.n.job_end[job]
+    if time < start:
+        person.shift = DUE if time >= start - SOON else BEFORE
+        if time == 0:
+            person.worked, person.away, person.was_late = 0, 0, 0
+    elif time >= end:
+        if time == end and ON_TIME <= person.shift <= LATE and not is_at_work(law, person):
+            tell(town, ring, DEPARTED_EARLY, i, job, person.worked)
+        person.shift = AFTER
+    else:
+        on_shift(law, town, person, ring, i, time - start)
 
 
 @inlined

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from holdfast.town.actions import names as action_names
-from holdfast.town.compiled_rules import FESTIVAL, N_NEEDS, RAIN, SPIKE
-from holdfast.town.kernel import inlined, jit
+from holdfast.town.compiled_rules import FESTIVAL, N_ITEMS, N_NEEDS, RAIN, SPIKE
+from holdfast.town.kernel import index, inlined, jit
 from holdfast.town.places import is_invited, power, water
 from holdfast.town.relationships import tie
 from holdfast.town.rules import ITEMS, MONEY, NEEDS, TRAITS, UNIT, Rules
@@ -23,6 +23,13 @@ from holdfast.town.state import SHIFTS
 
 VERSION = 1
 UNITS = 1 / UNIT
+NO_WARMTH = -(1 << 40)  # of a tie that is none
+TIME = N_NEEDS + 1 + N_ITEMS  # where parts of a row begin
+SHIFT = TIME + 2
+BUSY = SHIFT + len(SHIFTS)
+PLACES = BUSY + 11
+SIGHT = PLACES + 9
+SELF = 5 + len(TRAITS)  # in what follows the ties
 WINDOW = 11
 CHANNELS = {
     "compact": (),
@@ -130,142 +137,128 @@ def groups(contract: ObservationSpec) -> dict[str, range]:
 
 
 @inlined
-def bearing(law: Any, tile: int, place: int, row: Any, at: int) -> None:
+def share(part: int, whole: int) -> Any:
+    """part / whole in 32 bits: of whole numbers below 2²⁴ it is what 64 bits, rounded, would give."""
+    return np.float32(part) / np.float32(whole)
+
+
+@inlined
+def bearing(law: Any, here: Any, tile: int, place: int, row: Any, at: int) -> None:
     """Which way and how near: dx and dy as shares of the way, nearness from 1 (there) towards 0."""
-    here, there = law.tile[tile], law.place[place]
+    there = law.place[place]
     dx, dy = there.x - here.x, there.y - here.y
     steps = abs(dx) + abs(dy) + 1
-    row[at] = dx / steps
-    row[at + 1] = dy / steps
-    row[at + 2] = 8 / (8 + int(law.far[place, tile]))
+    row[at], row[at + 1] = share(dx, steps), share(dy, steps)
+    row[at + 2] = share(8, 8 + int(law.far[place, tile]))
 
 
 @inlined
 def _features(law: Any, town: Any, people: Any, things: Any, who: Any, i: int, row: Any) -> None:
-    """The features of one resident; zeros for who is not there."""
+    """The features of one resident up to the things; zeros for who is not there."""
     person = people[i]
-    for k in range(row.size):
+    for k in range(SIGHT):
         row[k] = 0
-    if not person.alive:
-        return
     for k in range(N_NEEDS):
         row[k] = person.need[k] * UNITS
     at = N_NEEDS
-    row[at] = person.money / (person.money + 5 * MONEY)
-    for k in range(person.item.size):
+    money = person.money
+    row[at] = money / (money + 5 * MONEY)
+    for k in range(N_ITEMS):
         if person.item[k]:
             row[at + 1 + k] = min(1, person.item[k] / max(1, law.n.most_items[k]))
-    at += 1 + person.item.size
-    row[at], row[at + 1] = law.clock[town.time, 0], law.clock[town.time, 1]
-    row[at + 2 + person.shift] = 1
-    at = _busy(law, town, person, things, i, row, at + 9)
-    tile = person.tile
-    if person.home >= 0:
-        bearing(law, tile, person.home, row, at)
-    if person.job >= 0:
-        bearing(law, tile, law.n.job_spot[person.job] + person.job_slot, row, at + 3)
+    row[SHIFT + person.shift] = 1
+    _busy(law, town, person, things, i, row)
+    tile, home, job = index(person.tile), person.home, person.job
+    here = law.tile[tile]
+    if home >= 0:
+        bearing(law, here, tile, home, row, PLACES)
+    if job >= 0:
+        bearing(law, here, tile, index(law.n.job_spot[job] + person.job_slot), row, PLACES + 3)
     if is_invited(town, i):
-        bearing(law, tile, town.meeting_place, row, at + 6)
-    at += 9
-    for k in range(law.sight.shape[1]):
-        row[at + k] = law.sight[tile, k]
-    for kind in range(law.n.n_types):
-        o = law.tile[tile].nearest[kind]
-        row[at + 3] = o >= 0 and things[o].holder < 0
-        at += 4
-    at = _beside(law, person, who, row, at)
-    at = _ties(law, people, person, row, at)
-    row[at], row[at + 1] = power(town), water(town)
-    row[at + 2] = town.until[SPIKE] > town.tick
-    row[at + 3] = town.until[RAIN] > town.tick
-    row[at + 4] = town.until[FESTIVAL] > town.tick
-    at += 5
-    for k in range(person.trait.size):
-        row[at + k] = person.trait[k] * UNITS
-    at += person.trait.size
-    row[at] = person.slot / law.n.slots
-    if person.low_ticks:
-        row[at + 1] = min(1, person.low_ticks / law.n.collapse_ticks)
-    if person.unpaid:
-        row[at + 2] = min(1, person.unpaid / law.n.unpaid_days)
-    if person.neglect:
-        row[at + 3] = min(1, person.neglect / max(1, law.n.neglect_ticks))
+        bearing(law, here, tile, index(town.meeting_place), row, PLACES + 6)
 
 
 @inlined
-def _busy(law: Any, town: Any, person: Any, things: Any, i: int, row: Any, at: int) -> int:
+def _busy(law: Any, town: Any, person: Any, things: Any, i: int, row: Any) -> None:
     """Work, and what one does or waits for."""
-    if person.job >= 0:
-        time, start, end = town.time, law.n.job_start[person.job], law.n.job_end[person.job]
-        row[at] = (start - time if start >= time else start - time + law.n.day) / law.n.day
-        row[at + 1] = (end - time) / (end - start) if start <= time < end else 0
+    job, doing, queue, blocked = person.job, person.doing, person.queue, person.blocked
+    if job >= 0:
+        time, start, end = town.time, law.n.job_start[job], law.n.job_end[job]
+        row[BUSY] = share(start - time if start >= time else start - time + law.n.day, law.n.day)
+        row[BUSY + 1] = share(end - time, end - start) if start <= time < end else 0
         if person.worked:
-            row[at + 2] = min(1, person.worked / (end - start))
-    if person.doing >= 0:
-        row[at + 3] = 1
-        row[at + 4] = person.left / law.n.aff_duration[person.doing]
-    if person.queue >= 0:
-        row[at + 5] = 1
-        row[at + 6] = person.waited / (person.waited + 30)
-        row[at + 7] = things[person.queue].held_for == i
-    if person.blocked:
-        row[at + 8] = person.blocked / (person.blocked + 3)
-    row[at + 9] = person.success
-    row[at + 10] = person.fresh
-    return at + 11
+            row[BUSY + 2] = min(1, person.worked / (end - start))
+    if doing >= 0:
+        row[BUSY + 3] = 1
+        row[BUSY + 4] = person.left / law.n.aff_duration[doing]
+    if queue >= 0:
+        row[BUSY + 5] = 1
+        row[BUSY + 6] = person.waited / (person.waited + 30)
+        row[BUSY + 7] = things[queue].held_for == i
+    if blocked:
+        row[BUSY + 8] = share(blocked, blocked + 3)
+    row[BUSY + 9] = person.success
+    row[BUSY + 10] = person.fresh
 
 
 @inlined
-def _beside(law: Any, person: Any, who: Any, row: Any, at: int) -> int:
-    """Walls and residents on the four sides, and how one stands with the latter."""
-    here = law.tile[person.tile]
+def _things(law: Any, tile: int, things: Any, row: Any) -> None:
+    """The nearest thing of each type, and whether it is free; walls on the four sides."""
+    here = law.tile[tile]
+    for k in range(law.sight.shape[1]):
+        row[SIGHT + k] = law.sight[tile, k]
+    for kind in range(law.n.n_types):
+        o = here.nearest[kind]
+        row[SIGHT + 4 * kind + 3] = o >= 0 and things[o].holder < 0
+
+
+@inlined
+def _beside(law: Any, person: Any, who: Any, row: Any) -> None:
+    """Residents on the four sides, and how one stands with them."""
+    here = law.tile[index(person.tile)]
+    trust, rivalry = 0, 0
     for way in range(4):
-        row[at + way] = 1 - (here.ways >> way & 1)
-        other = who[here.near[way]] if here.near[way] >= 0 else -1
-        if other < 0:
-            continue
-        row[at + 4 + way] = 1
-        k = tie(law, person, other)
-        if k >= 0:
-            row[at + 8] = max(row[at + 8], person.tie_trust[k] * UNITS)
-            row[at + 9] = max(row[at + 9], person.tie_rivalry[k] * UNITS)
-    return at + 10
+        near = here.near[way]
+        other = who[near] if near >= 0 else -1
+        row[way] = other >= 0
+        if other >= 0:
+            k = tie(law, person, other)
+            if k >= 0:
+                trust, rivalry = max(trust, person.tie_trust[k]), max(rivalry, person.tie_rivalry[k])
+    row[4], row[5] = trust * UNITS, rivalry * UNITS
 
 
 @inlined
-def _ties(law: Any, people: Any, person: Any, row: Any, at: int) -> int:
+def _ties(law: Any, people: Any, person: Any, row: Any) -> None:
     """How many, how good, and where the best friend and the worst rival are."""
-    count, trust, friend, rival = 0, 0, -1, -1
+    count, trust, friend, rival, warmest, worst = 0, 0, 0, 0, NO_WARMTH, -1
     for k in range(law.n.most_ties):
-        if person.tie_to[k] < 0:
-            continue
-        count += 1
-        trust += person.tie_trust[k]
-        if friend < 0 or _warmth(person, k) > _warmth(person, friend):
-            friend = k
-        if rival < 0 or person.tie_rivalry[k] > person.tie_rivalry[rival]:
-            rival = k
-    if count:
-        row[at] = count / law.n.most_ties
-        row[at + 1] = trust / (count * UNIT)
-        row[at + 2] = _warmth(person, friend) / (2 * UNIT)
-        row[at + 3] = person.tie_rivalry[rival] * UNITS
-        _towards(law, person.tile, people[person.tie_to[friend]].tile, row, at + 4)
-        _towards(law, person.tile, people[person.tie_to[rival]].tile, row, at + 6)
-    return at + 8
+        if person.tie_to[k] >= 0:
+            count += 1
+            trust += person.tie_trust[k]
+            warmth = person.tie_trust[k] + person.tie_familiarity[k]
+            if warmth > warmest:
+                warmest, friend = warmth, k
+            if person.tie_rivalry[k] > worst:
+                worst, rival = person.tie_rivalry[k], k
+    if count == 0:
+        for k in range(8):
+            row[k] = 0
+        return
+    row[0] = share(count, law.n.most_ties)
+    row[1] = share(trust, count * UNIT)
+    row[2] = share(warmest, 2 * UNIT)
+    row[3] = worst * UNITS
+    here = law.tile[index(person.tile)]
+    _towards(here, law.tile[index(people[index(person.tie_to[friend])].tile)], row, 4)
+    _towards(here, law.tile[index(people[index(person.tie_to[rival])].tile)], row, 6)
 
 
 @inlined
-def _towards(law: Any, tile: int, to: int, row: Any, at: int) -> None:
-    here, there = law.tile[tile], law.tile[to]
+def _towards(here: Any, there: Any, row: Any, at: int) -> None:
     dx, dy = there.x - here.x, there.y - here.y
     steps = abs(dx) + abs(dy) + 1
-    row[at], row[at + 1] = dx / steps, dy / steps
-
-
-@inlined
-def _warmth(person: Any, k: int) -> int:
-    return int(person.tie_trust[k] + person.tie_familiarity[k])
+    row[at], row[at + 1] = share(dx, steps), share(dy, steps)
 
 
 @jit
@@ -310,14 +303,40 @@ def around(law: Any, people: Any, things: Any, who: Any, i: int, out: Any) -> No
 @jit
 def observe(law: Any, towns: Any, people: Any, things: Any, who: Any, features: Any, maps: Any) -> None:
     for b in range(towns.size):
-        _observe(law, towns[b], people[b], things[b], who[b], features[b], maps[b])
+        observe_world(law, towns[b], people[b], things[b], who[b], features[b], maps[b])
 
 
 @jit
-def _observe(law: Any, town: Any, people: Any, things: Any, who: Any, features: Any, maps: Any) -> None:
+def observe_world(law: Any, town: Any, people: Any, things: Any, who: Any, features: Any, maps: Any) -> None:
+    """Row by row; what is the same for all residents is looked up once."""
+    beside = SIGHT + law.sight.shape[1]
+    ties = beside + 6
+    rest = ties + 8
+    time_sin, time_cos = law.clock[town.time, 0], law.clock[town.time, 1]
+    has_power, has_water = np.float32(power(town)), np.float32(water(town))
+    is_dear, is_raining = np.float32(town.until[SPIKE] > town.tick), np.float32(town.until[RAIN] > town.tick)
+    is_feast = np.float32(town.until[FESTIVAL] > town.tick)
     for i in range(people.size):
+        person = people[i]
+        if not person.alive:
+            for k in range(features.shape[1]):
+                features[i, k] = 0
+            continue
         _features(law, town, people, things, who, i, features[i])
-        if maps.shape[1] > 0:
+        features[i, TIME], features[i, TIME + 1] = time_sin, time_cos
+        _things(law, index(person.tile), things, features[i])
+        _beside(law, person, who, features[i, beside:ties])
+        _ties(law, people, person, features[i, ties:rest])
+        row = features[i, rest:]
+        row[0], row[1], row[2], row[3], row[4] = has_power, has_water, is_dear, is_raining, is_feast
+        for k in range(len(TRAITS)):
+            row[5 + k] = person.trait[k] * UNITS
+        row[SELF] = share(person.slot, law.n.slots)
+        row[SELF + 1] = min(1, person.low_ticks / law.n.collapse_ticks) if person.low_ticks else 0
+        row[SELF + 2] = min(1, person.unpaid / law.n.unpaid_days) if person.unpaid else 0
+        row[SELF + 3] = min(1, person.neglect / max(1, law.n.neglect_ticks)) if person.neglect else 0
+    if maps.shape[1] > 0:
+        for i in range(people.size):
             around(law, people, things, who, i, maps[i])
 
 

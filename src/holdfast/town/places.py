@@ -9,7 +9,19 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.town.compiled_rules import BLACKOUT, N_ITEMS, N_NEEDS, OUTAGE, SPIKE
-from holdfast.town.kernel import ABORTED, FAILED, FINISHED, GHOST_STEP, HANDOVER, QUEUED, STARTED, inlined, jit, tell
+from holdfast.town.kernel import (
+    ABORTED,
+    FAILED,
+    FINISHED,
+    GHOST_STEP,
+    HANDOVER,
+    QUEUED,
+    STARTED,
+    index,
+    inlined,
+    jit,
+    tell,
+)
 from holdfast.town.relationships import avoid, clash, rivalry, share_meal
 from holdfast.town.rules import UNIT, holds
 from holdfast.town.state import ABSENT, ON_TIME
@@ -26,12 +38,13 @@ NOBODY, TO_HOME, TO_WORK, TO_MEETING, TO_TYPE = -1, 0, 1, 2, 3  # kinds of goals
 def move(law: Any, town: Any, people: Any, who: Any, ring: Any, i: int, way: int) -> bool:
     """One step; in another's way for long enough, the two change places."""
     person = people[i]
-    if not law.tile[person.tile].ways >> way & 1:
+    tile = index(person.tile)
+    if not law.tile[tile].ways >> way & 1:
         return False
-    to = law.tile[person.tile].near[way]
+    to = index(law.tile[tile].near[way])
     other = who[to]
     if other < 0:
-        who[person.tile] = -1
+        who[tile] = -1
         who[to] = i
         person.tile = to
         person.blocked = 0
@@ -45,8 +58,8 @@ def move(law: Any, town: Any, people: Any, who: Any, ring: Any, i: int, way: int
     is_behind = there.blocked > 0 and there.blocker != i
     if person.blocked <= (4 * law.n.ghost_after if is_behind else law.n.ghost_after):
         return False
-    who[person.tile], who[to] = other, i
-    there.tile, person.tile = person.tile, to
+    who[tile], who[to] = other, i
+    there.tile, person.tile = tile, to
     person.blocked = 0
     town.ghost_steps += 1
     tell(town, ring, GHOST_STEP, i, other, to)
@@ -58,17 +71,17 @@ def move(law: Any, town: Any, people: Any, who: Any, ring: Any, i: int, way: int
 @inlined
 def walk(law: Any, town: Any, people: Any, who: Any, ring: Any, i: int, place: int) -> bool:
     """One step on the shortest way to a place; where two are as short, the one that is free."""
-    person = people[i]
-    here, ways = law.far[place, person.tile], law.tile[person.tile].ways
-    if here == 0:
+    tile, place = index(people[i].tile), index(place)
+    far, here = law.far[place, tile], law.tile[tile]
+    if far == 0:
         return True
     best = -1
     turn = i + town.tick  # so that not all take the same of two ways
     for k in range(4):
         way = (k + turn) & 3
-        if ways >> way & 1:
-            to = law.tile[person.tile].near[way]
-            if law.far[place, to] < here:
+        if here.ways >> way & 1:
+            to = index(here.near[way])
+            if law.far[place, to] < far:
                 best = way
                 if who[to] < 0:
                     break
@@ -78,19 +91,20 @@ def walk(law: Any, town: Any, people: Any, who: Any, ring: Any, i: int, place: i
 @jit
 def choose(law: Any, people: Any, things: Any, i: int, kind: int) -> int:
     """The thing of a type to go to: near, free, with few who wait, and with no rival at it. -1: there is none."""
-    person = people[i]
+    person, kind = people[i], index(kind)
+    tile, first, has_stock = index(person.tile), index(law.n.type_first[kind]), law.n.stock_hour[kind] >= 0
     best, least = -1, 1 << 40
-    for o in range(law.n.type_first[kind], law.n.type_first[kind] + law.n.type_count[kind]):
-        far = law.far[o, person.tile]
+    for o in range(first, first + index(law.n.type_count[kind])):
+        far, thing = law.far[o, tile], things[o]
         if far == 65_535:
             continue
-        cost = 4 * int(far) + 60 * things[o].waiting
-        holder = things[o].holder
+        cost = 4 * int(far) + 60 * thing.waiting
+        holder = thing.holder
         if holder >= 0 and holder != i:
             cost += 40
             if law.n.with_ties and rivalry(law, person, holder) >= law.n.avoid_at:
                 cost += 200
-        if law.n.stock_hour[kind] >= 0 and things[o].stock <= 0:
+        if has_stock and thing.stock <= 0:
             cost += 1000
         if cost < least:
             best, least = o, cost
@@ -145,6 +159,18 @@ def price(law: Any, town: Any, f: int) -> int:
 @jit
 def hindrance(law: Any, town: Any, person: Any, thing: Any, o: int, f: int) -> int:
     """Why the resident cannot begin it there, or 0."""
+    return lack(law, town, person, thing, f) if is_met(law, town, person, thing, o, f) else NO_CONDITION
+
+
+@jit
+def can_begin(law: Any, town: Any, person: Any, thing: Any, o: int, f: int) -> bool:
+    """Whether nothing hinders it; what is soon told is asked first."""
+    return lack(law, town, person, thing, f) == 0 and is_met(law, town, person, thing, o, f)
+
+
+@inlined
+def is_met(law: Any, town: Any, person: Any, thing: Any, o: int, f: int) -> bool:
+    """The condition of an affordance."""
     if law.n.code_first[f] != law.n.code_first[f + 1]:
         values = law.n.values
         for k in range(N_NEEDS):
@@ -160,8 +186,13 @@ def hindrance(law: Any, town: Any, person: Any, thing: Any, o: int, f: int) -> i
         values[at + 5] = water(town)
         values[at + 6] = person.home == o
         values[at + 7] = ON_TIME <= person.shift <= ABSENT
-        if not holds(law.n.code, law.n.code_first[f], law.n.code_first[f + 1], values, law.n.stack):
-            return NO_CONDITION
+        return holds(law.n.code, law.n.code_first[f], law.n.code_first[f + 1], values, law.n.stack)
+    return True
+
+
+@inlined
+def lack(law: Any, town: Any, person: Any, thing: Any, f: int) -> int:
+    """What it takes that is not there, or 0."""
     if person.money < price(law, town, f):
         return NO_MONEY
     for k in range(N_ITEMS):
@@ -176,19 +207,19 @@ def hindrance(law: Any, town: Any, person: Any, thing: Any, o: int, f: int) -> i
 def within(law: Any, person: Any, things: Any, i: int, f: int) -> int:
     """The thing that the resident would use for it: a free one here or beside, else the one that they went to and are
     near enough to wait for, else one beside. -1: none."""
-    kind, found = law.n.aff_type[f], -1
+    kind, tile, home, goal, found = law.n.aff_type[f], index(person.tile), person.home, person.goal, -1
     if kind == law.n.bed:
-        return int(person.home) if person.home >= 0 and law.far[person.home, person.tile] == 0 else -1
-    if law.tile[person.tile].touch >> kind & 1:
-        for way in range(-1, 4):
-            to = law.tile[person.tile].near[way] if way >= 0 else person.tile
+        return int(home) if home >= 0 and law.far[home, tile] == 0 else -1
+    here = law.tile[tile]
+    if here.touch >> kind & 1:
+        for way in range(5):  # here, then around
+            to = here.near[way - 1] if way else tile
             o = law.tile[to].thing_at if to >= 0 else -1
-            if o >= 0 and law.place[o].kind == kind and law.far[o, person.tile] == 0:
+            if o >= 0 and law.place[o].kind == kind and law.far[o, tile] == 0:
                 if is_free(things[o], i):
                     return int(o)
                 found = int(o)
-    goal = person.goal
-    if person.goal_kind == TO_TYPE + kind and goal >= 0 and law.far[goal, person.tile] <= law.n.reach:
+    if person.goal_kind == TO_TYPE + kind and goal >= 0 and law.far[goal, tile] <= law.n.reach:
         return int(goal)
     return found
 

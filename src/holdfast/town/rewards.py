@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.town.compiled_rules import N_NEEDS, SOCIAL
-from holdfast.town.kernel import inlined, jit
+from holdfast.town.kernel import inlined
 from holdfast.town.rules import MONEY, UNIT
 from holdfast.town.state import ON_TIME
 
@@ -58,24 +58,22 @@ def is_near_exit(law: Any, person: Any) -> bool:
     return bool(is_low or person.neglect >= law.n.neglect_ticks - law.n.no_positive)
 
 
-@jit
-def pay(law: Any, town: Any, people: Any, out: Any) -> None:
-    """Writes the rewards of the tick into `out`. An empty seat gets 0, and after an exit its cost."""
-    for i in range(people.size):
-        person = people[i]
-        value = 0
-        if person.alive:
-            phi = potential(law, person)
-            shaping = (law.n.gamma * phi // UNIT - person.shaped) * law.n.shaping // UNIT if not person.fresh else 0
-            person.shaped = phi
-            value = base(law, town, person) + shaping
-            if is_near_exit(law, person):
-                value = min(value, 0)
-        elif person.cause:
-            value = law.n.terminal[person.cause] - person.shaped * law.n.shaping // UNIT
-            if value > law.n.terminal[person.cause]:
-                value = law.n.terminal[person.cause]
-            person.shaped = 0
-        person.reward = value
-        person.returned += value
-        out[i] = value / UNIT
+@inlined
+def pay(law: Any, town: Any, person: Any) -> float:
+    """The reward of the tick. An empty seat gets 0, and after an exit its cost."""
+    value = 0
+    if person.alive:
+        phi = potential(law, person)
+        shaping = (law.n.gamma * phi // UNIT - person.shaped) * law.n.shaping // UNIT if not person.fresh else 0
+        person.shaped = phi
+        value = base(law, town, person) + shaping
+        if is_near_exit(law, person):
+            value = min(value, 0)
+    elif person.cause:
+        value = law.n.terminal[person.cause] - person.shaped * law.n.shaping // UNIT
+        if value > law.n.terminal[person.cause]:
+            value = law.n.terminal[person.cause]
+        person.shaped = 0
+    person.reward = value
+    person.returned += value
+    return value / UNIT
