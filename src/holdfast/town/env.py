@@ -122,8 +122,8 @@ class Env:
         return self._seen()
 
     def _tick(self, wanted: NDArray[np.int64]) -> None:
-        given = (*self.state.arrays.values(), wanted, self._reward)
-        advance(self.law, *given, self._row, self._maps, self._mask)
+        s, seen = self.state, (self._row, self._maps, self._mask)
+        advance(self.law, s.town, s.people, s.things, s.who, s.slots, s.events, wanted, self._reward, *seen)
 
     def _hooked_tick(self, hooks: Hooks, wanted: NDArray[np.int64]) -> None:
         """What hooks refuse is a tick of waiting that has failed; then they hear what has happened."""
