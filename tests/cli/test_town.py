@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -23,8 +24,16 @@ from holdfast.cli.options import StoreOptions
 from holdfast.cli.town import NATURES, badges, check_writable, clock_time, town
 from holdfast.cli.town_school import _again, _verdict, warn
 from holdfast.contracts.errors import BadInput
-from holdfast.store.store import open_store
+from holdfast.contracts.evidence import Finding
+from holdfast.contracts.policy import policy_record
+from holdfast.contracts.release import PolicyKind, Stage
+from holdfast.pipeline.promote import Candidate, PromotionRequest, promote
+from holdfast.policies.network import Scripted
+from holdfast.promote.gate import Criteria
+from holdfast.prove.comparison import ComparisonConfig
+from holdfast.store.store import Store, open_store
 from tests.cli.conftest import Cli, ended, first_line, running, until
+from tests.operate.stage import episodes
 from tests.town.small import hamlet
 
 FEW = ("--residents", "12")
@@ -127,6 +136,9 @@ def test_validate_lists_everything_that_is_wrong(cli: Cli, tmp_path: Path) -> No
         ("stages --earn none/a.jsonl", "its folder does not exist"),
         ("prune nowhere", "nowhere: is no folder; name one that is there"),
         ("prune --store none.db", "there is none"),
+        ("run --no-guard", "--no-guard: only what is live is guarded; add --policy live, or leave it out"),
+        ("school --stage next", "--stage next: is no such stage; use candidate, shadow, canary or live"),
+        ("audit", "there is none; check the path; 'holdfast town school' creates one"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_code_2(words: str, message: str, cli: Cli, here: Path) -> None:
@@ -321,6 +333,17 @@ def test_a_school_that_is_killed_goes_on_by_the_same_command(cli: Cli, rules: Pa
     assert told["status"]["run_state"] == "completed" and told["run"].startswith("run-1-")
     assert 0 < told["bc_accuracy"] <= 1 and told["demonstrations"] > 0 and told["anneal"]["windows"]
     assert (told["why"] is None) == (told["decision"] is not None)
+    words_of_audit = ("town", "audit", "--rules", rules, "--store", here / "s.db")
+    audit = cli(*words_of_audit, "--json")
+    assert audit.code == 0 and audit.json["run"] == told["run"] and audit.json["passed"]
+    assert sum(one["coverage"]["rows"] for one in audit.json["sets"]) == told["demonstrations"]
+    assert sum(audit.json["coverage"]["nature"].values()) == told["demonstrations"]
+    assert cli(*words_of_audit).lines[-1] == "nothing is wrong with them"
+    file = next(here.glob("checkpoints/*/demonstrations/*.safetensors"))
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    damaged = cli(*words_of_audit, told["run"])
+    assert damaged.code == 1 and damaged.lines[-1] == "1 checks failed" and "is damaged" in " ".join(damaged.lines)
+    assert "give the --rules and --residents" in " ".join(cli("town", "audit", "--store", here / "s.db").err.split())
     again = cli("town", "learn", *words[2:])  # the former name; what is finished begins anew
     lines = again.lines
     if any(line.endswith(": held") for line in lines):  # every reason stands under its code
@@ -338,9 +361,59 @@ def test_a_town_follows_what_is_live_and_without_it_lives_by_scripts(cli: Cli, h
     assert followed.code == 0 and followed.json["state"] == cli(*words).json["state"]
 
 
+def test_a_promoted_canary_drives_residents_and_its_guard_is_shown_as_any_other(cli: Cli, here: Path) -> None:
+    at = ("--store", here / "s.db")
+    with open_store(here / "s.db", create=True) as store:
+        accepted_in_towns(store, Scripted(env="town"), Scripted(env="town-b"))
+    moved = cli("release", "promote", "town@2", "--to", "canary", "--share", 50, *at)
+    assert moved.code == 0 and moved.lines[0] == "town@2 is canary now, with 50 %"
+    assert any("holdfast town run --policy live" in line for line in moved.lines)
+    early = cli("release", "promote", "town@2", *at)
+    assert early.code == 1 and "no resident has lived a day by it yet" in " ".join(early.out.split())
+    words = ("town", "run", "--days", 1, *FEW, "--policy", "live", *at)
+    ran = cli(*words, "--json")
+    told = ran.json["rollout"]
+    assert ran.code == 0 and (told["live"], told["canary"], told["share"]) == ("town@1", "town@2", 50)
+    assert sum(told["residents"].values()) == 12 and told["residents"]["town@2"] > 0 and told["moves"] == []
+    assert {one["metric"]: one["state"] for one in told["guard"]["readings"]} == {"success": "open", "reward": "open"}
+    shown = cli("release", "show", "town@2", *at, "--json").json["guard"]
+    assert shown["beside"] == "town@1" and shown["readings"]["reward"]["n"] > 0
+    lines = cli(*words, "--seed", 2, "--no-guard").lines
+    assert any(line.startswith("canary town@2 with 50 %; residents: ") for line in lines)
+    assert cli("release", "rollback", "town", *at).code == 0
+    assert "rollout" not in cli(*words, "--json").json
+
+
+def accepted_in_towns(store: Store, live: Scripted, candidate: Scripted) -> None:
+    """Two versions of the line: the first is live, and a gate has accepted the second against it."""
+    asked = Candidate(
+        run="run-1-ab12",
+        policy="town",
+        kind=PolicyKind.NETWORK,
+        suite=("town", "1", "3f2a" * 16),
+        baseline=live.source,
+        candidate=candidate.source,
+        baseline_manifest={"policy": policy_record(live)},
+        manifest={"policy": policy_record(candidate)},
+        before=episodes(0.3),
+        after=episodes(1.0),
+        planned=len(episodes(1.0)),
+        audit=(Finding(name="demonstrations_possible", severity="error", count=0, of=200),),
+    )
+    how: dict[str, Any] = {"how": ComparisonConfig(), "criteria": Criteria(), "reports": store.reports, "now": 50.0}
+    store.releases.add(
+        policy="town", kind=PolicyKind.NETWORK, source=live.source, manifest=asked.baseline_manifest, who="me", now=1.0
+    ).result()
+    first: dict[str, Any] = {"expect": Stage.CANDIDATE, "who": "me", "why": "the first", "now": 2.0}
+    store.releases.move("town@1", Stage.LIVE, known_good=True, **first).result()
+    request = PromotionRequest(candidate=asked, **how, to=None)
+    assert asyncio.run(promote(store, request, clock=lambda: 50.0, who="loop"))["release"] == "town@2"
+
+
 def test_the_command_that_goes_on_can_be_pasted() -> None:
-    said = _again(3, True, Path("my rules.toml"), None, "a b", StoreOptions("s.db"))
-    words = ["--seed", "3", "--quick", "--rules", "my rules.toml", "--name", "a b", "--store", "s.db"]
+    said = _again(3, True, Path("my rules.toml"), None, "a b", StoreOptions("s.db"), "canary")
+    words = ["--seed", "3", "--quick", "--rules", "my rules.toml", "--name", "a b", "--stage", "canary"]
+    words += ["--store", "s.db"]
     assert shlex.split(said) == ["holdfast", "town", "school", *words]
 
 
