@@ -411,7 +411,7 @@ def accepted_in_towns(store: Store, live: Scripted, candidate: Scripted) -> None
 
 
 def test_the_command_that_goes_on_can_be_pasted() -> None:
-    said = _again(3, True, Path("my rules.toml"), None, "a b", StoreOptions("s.db"), "canary")
+    said = _again(3, True, Path("my rules.toml"), None, "a b", StoreOptions("s.db"), {"--stage": "canary"})
     words = ["--seed", "3", "--quick", "--rules", "my rules.toml", "--name", "a b", "--stage", "canary"]
     words += ["--store", "s.db"]
     assert shlex.split(said) == ["holdfast", "town", "school", *words]
