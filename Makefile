@@ -19,7 +19,7 @@ demo: .venv/.stamp
 	$(BIN)/holdfast quickstart
 
 # One more than the cores of a small machine: a test that waits for a process or a clock leaves its core to another.
-WORKERS ?= 3
+WORKERS ?= 2
 
 ## test: every test once, on SQLite and Postgres; fails below 80 % branch coverage
 test: .venv/.stamp-dev services
