@@ -18,7 +18,7 @@ setup: .venv/.stamp-dev
 demo: .venv/.stamp
 	$(BIN)/holdfast quickstart
 
-# One more than the cores of a small machine: a test that waits for a process or a clock leaves its core to another.
+# As many as a small machine has cores: with more, tests that depend on time wait for others.
 WORKERS ?= 2
 
 ## test: every test once, on SQLite and Postgres; fails below 80 % branch coverage
