@@ -317,3 +317,20 @@ def test_what_cannot_be_taken_is_one_line(cli: Cli, told: str, tmp_path: Path) -
     file.write_text(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [{"name": "no ids"}]}]}]}))
     ran = traces("import", file)
     assert ran.code == 1 and "1 refused: spans without ids" in ran.out  # which is no success
+
+
+def test_a_store_is_backed_up_and_put_back_by_command(cli: Cli, clock: Clock, here: Path) -> None:
+    with open_store("work/store.sqlite") as store:
+        played(store, clock, "a", 2)
+        blob = store.blobs.put(b"kept", now=1.0)
+    on = Group(cli, "store", "work/store.sqlite")
+    assert "1 file and the database" in on.says("backup", "kept") and "; sound" in on.says("backup", "kept-too")
+    refused = on("backup", "kept")
+    assert refused.code == 2 and "there is a file already" in refused.err
+    assert on("restore", "kept").code == 2  # a store is there
+    (here / "work").rename(here / "lost")
+    assert on("restore", "kept", "--json").done().json["files"] == 1
+    on("check", "--deep").done()
+    (here / "kept/blobs" / blob[:2] / blob[2:]).unlink()
+    damaged = Group(cli, "store", "kept/store.sqlite")("backup", "again")
+    assert damaged.code == 5 and "damaged, as the store that it was made of" in damaged.out

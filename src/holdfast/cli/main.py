@@ -130,7 +130,7 @@ COMMANDS = {  # name → its function or Typer and what it does; a file is read 
     "control tokens": ("control.tokens_app", "Access tokens for HTTP: add, rotate, revoke."),
     "control drill": ("doctor.drill_app", "Crash, roll back, pause, fill the disk, upgrade: for real."),
     "control mcp": ("serve.mcp", "Serve MCP clients: judge, compare, look things up."),
-    "store": ("store.app", "Check, migrate, measure, export or prune a store."),
+    "store": ("store.app", "Check, back up, migrate, measure, export or prune a store."),
     "store ledger": ("look.ledger", "List who decided what."),
     "store traces": ("store.traces_app", "Export spans to an OpenTelemetry collector, or import a file."),
     "store schema": ("store.schema", "Print the JSON Schema of a published record."),

@@ -1,4 +1,4 @@
-"""`holdfast store …`: check, migrate, measure, export and prune a store; OpenTelemetry in and out; JSON Schemas."""
+"""`holdfast store …`: check, back up, migrate, measure, export and prune a store; OpenTelemetry; JSON Schemas."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 REPORTS = {  # what --json of a command prints, where it is not a plain record
     "compat-report": ("holdfast.cli.doctor", "CompatReport"),
     "store-check": ("holdfast.store.check", "Checked"),
+    "store-copy": ("holdfast.store.backup", "StoreCopy"),
     "store-export": ("holdfast.store.export", "Exported"),
     "store-migration": ("holdfast.store.admin", "Migration"),
     "store-prune": ("holdfast.store.admin", "Pruned"),
@@ -191,7 +192,7 @@ def read_header(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-app = CommandSet("Check, seal, migrate, export and prune a store.")
+app = CommandSet("Check, seal, back up, migrate, export and prune a store.")
 WITNESS_S = 10.0
 SealKey = Annotated[Path | None, Option(metavar="FILE", help="The key that seals the ledger; its end must be sealed.")]
 
@@ -272,6 +273,42 @@ def _send(url: str, line: str) -> None:
     except (OSError, HTTPException, ValueError) as error:  # nobody is there, it answers no HTTP, or it is no address
         why, remedy = str(getattr(error, "reason", error)), "the seal itself is kept; send it again"
         raise StoreError(f"witness {url}", why=why, remedy=remedy) from error
+
+
+@app.command()
+def backup(
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="A new folder; nothing of a store may be there.")],
+    store: StoreAt = DEFAULT_STORE,
+) -> Output:
+    """Copy the store, its weights, reports and keys to a folder, while it is in use, and check the copy.
+
+    The copy is a store: 'holdfast store check --store FOLDER/store.sqlite' checks it, 'holdfast store restore FOLDER'
+    puts it back. Keep it as private as the store: it holds scrub.key.
+    """
+    return _copied(store, str(folder / Path(store).name))
+
+
+@app.command()
+def restore(
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="What 'holdfast store backup' wrote.")],
+    store: StoreAt = DEFAULT_STORE,
+) -> Output:
+    """Copy a backup to where the store was; a store that is still there has to be moved away first."""
+    return _copied(str(folder / Path(store).name), store)
+
+
+def _copied(source: str, target: str) -> Output:
+    with existing(source) as opened, show.progress("copying files", None) as advance:
+        from holdfast.store import check as checks
+        from holdfast.store.backup import copy_store
+
+        made = copy_store(opened, target, advance=advance)
+    with existing(target) as opened, show.progress("checking the copy", None):
+        problems = [problem for part in checks.check(opened) for problem in part.problems]
+    held = f"{show.count(made.files, 'file')} and the database, {show.size(made.bytes)}"
+    state = "sound" if not problems else "damaged, as the store that it was made of"
+    lines = [*problems, f"{made.copy}: {held}, the ledger up to entry {made.ledger_entries}; {state}"]
+    return Output(made, "\n".join(lines), 5 if problems else 0)
 
 
 @app.command()

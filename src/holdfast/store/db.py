@@ -49,7 +49,7 @@ WRITE_CACHE_KB, READ_CACHE_KB = 16_384, 4_096
 IDLE = 4  # connections for looking that are kept open; more looks at once open more, and close them again
 _change = update(schema.pulse).where(schema.pulse.c.topic == bindparam("t"))
 _bump = _change.values(n=schema.pulse.c.n + 1).returning(schema.pulse.c.n)
-_pulses_of = select(schema.pulse.c.n).where(schema.pulse.c.topic == bindparam("t"))
+PULSES_OF = select(schema.pulse.c.n).where(schema.pulse.c.topic == bindparam("t"))
 _pulses = select(schema.pulse.c.topic, schema.pulse.c.n).where(schema.pulse.c.topic != COMMITS)
 
 
@@ -231,7 +231,7 @@ def refuse_lost_commits(engine: SQLite) -> None:
     mark, connection = CommitMark(engine.path), engine.connect(read_only=True)
     try:
         noted = mark.get()  # before the store is read: a commit in between is no loss
-        row = connection.execute(engine.book[_pulses_of], {"t": COMMITS}).fetchone()
+        row = connection.execute(engine.book[PULSES_OF], {"t": COMMITS}).fetchone()
     except sqlite3.Error as error:
         raise engine.translate(error) from error
     finally:

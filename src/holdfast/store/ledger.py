@@ -95,6 +95,13 @@ class LedgerCheckpoints:
                 found.append(Anchor(int(match[1]), match[2], match[4]))
         return found
 
+    def copy(self, view: Transaction, place: Path, *, up_to: int) -> None:
+        """Add the lines about this store to another file: those that are not there, up to an entry."""
+        name, there = self.named(view), set(_lines(place, is_copy=False))
+        matches = filter(None, map(LINE.fullmatch, _lines(self.path, is_copy=False)))
+        ours = [line[0] for line in matches if line[3] == name and int(line[1]) <= up_to and line[0] not in there]
+        append_lines(place, "".join(f"{line}\n" for line in ours).encode(), is_synced=True)
+
     def named(self, view: Transaction) -> str:
         """Several stores may lie in one folder, and a database may be dropped and made again."""
         if self._name is None:
@@ -234,6 +241,12 @@ class Ledger(OfProject):
             return None
         why = f"{self._checkpoints.path} has no line about this store: it was deleted, or the store came without it"
         return f"ledger: {why}; put it back, or compare with a copy by --anchors FILE"
+
+    def copy_checkpoints(self, place: Path, *, up_to: int) -> None:
+        """Copy the lines of `ledger.anchors` for a copy of the store whose last entry is `up_to`.
+
+        A later line would say that the end of the copy's ledger was cut off."""
+        self._db.reading(lambda view: self._checkpoints.copy(view, place, up_to=up_to), again=False)
 
     def seal(self, key: bytes, witness: Path | None = None) -> str:
         """Verify the chain, then seal its last entry; the line that was written."""

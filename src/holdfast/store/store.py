@@ -76,8 +76,7 @@ class Store:
         self.overrides = OverridesFile(self.folder, project)
         self.blobs = Blobs(db, self.folder / "blobs")
         self.files: Artifacts = FolderArtifacts(self.folder)
-        # What is for people to read lies beside the stores of all runs, not among them.
-        self.reports = (self.folder.parent if self.folder.name == "training" else self.folder) / "reports"
+        self.reports = reports_beside(self.folder)
 
     def apart(self, settings: Mapping[str, Any], *, now: float) -> dict[str, Any]:
         """Settings as a run keeps them: long lists, as of tasks, lie in blobs, so that looking at a run stays cheap."""
@@ -106,6 +105,11 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def reports_beside(folder: Path) -> Path:
+    """Where the reports of a store in that folder lie: what people read is not kept among the stores."""
+    return (folder.parent if folder.name == "training" else folder) / "reports"
 
 
 def open_store(
