@@ -1,4 +1,4 @@
-"""README and guide keep their word: their commands run as printed; and the tree in the architecture page is true.
+"""README, guide, maintenance and workshop keep their word: their commands run as printed; the tree of files is true.
 
 Lines that need a network or build the environment (make, git clone, cd, pip install) are not run; the targets
 they name must exist.
@@ -24,7 +24,7 @@ from tools.tree import PAGE, sentence, written
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-GUIDE = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+PAGES = [(ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("guide", "maintenance", "workshop")]
 COPIED = ("examples", "benchmarks", "runs", "tools")
 NOT_RUN = re.compile(r"(make|git clone|cd|(python -m )?pip install)\b")
 SHELL = re.compile(r"[|<>$&;`]")
@@ -68,9 +68,9 @@ def test_the_commands_run_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         if (ROOT / folder).is_dir():
             shutil.copytree(ROOT / folder, tmp_path / folder)
     monkeypatch.chdir(tmp_path)
-    commands = [shown for shown in shown_commands(README + GUIDE) if not NOT_RUN.match(shown.command)]
+    commands = [shown for shown in shown_commands(README + "".join(PAGES)) if not NOT_RUN.match(shown.command)]
     assert commands, "the README shows no command of ours"
-    for shown in commands:
+    for shown in dict.fromkeys(commands):
         code, said = ran(shown.command)
         assert code == shown.exits, f"{shown.command}\n{said}"
 

@@ -125,6 +125,16 @@ def test_another_key_seals_nothing(sealed: Store, key: Path) -> None:
     sealed.close()
 
 
+def test_a_key_is_changed_only_with_the_old_lines_kept_aside(sealed: Store, key: Path, tmp_path: Path) -> None:
+    lines, aside, other = sealed.folder / NAME, key.with_name("anchors"), bytes(range(1, 60))
+    with pytest.raises(BadInput, match="was not sealed with this key; give that key; to change it, keep"):
+        sealed.ledger.seal(other)
+    assert found(sealed, Sealed(read_key(key))) == []  # nothing was written
+    lines.rename(aside)
+    sealed.ledger.seal(other)
+    assert found(sealed, Sealed(other)) == [] and found(sealed, Sealed(copy=aside)) == []
+
+
 def test_a_ledger_is_sealed_later_and_at_a_witness(files: Files, key: Path) -> None:
     witness = key.parent / "witness"
     with open_store(files.fresh()) as store:

@@ -249,8 +249,16 @@ class Ledger(OfProject):
         self._db.reading(lambda view: self._checkpoints.copy(view, place, up_to=up_to), again=False)
 
     def seal(self, key: bytes, witness: Path | None = None) -> str:
-        """Verify the chain, then seal its last entry; the line that was written."""
+        """Verify the chain, then seal its last entry; the line that was written. BadInput after a seal of another key:
+        a check with either key would call the other's lines forged."""
         self.verify()
+        try:
+            self._db.reading(lambda view: self._checkpoints.of(view, key=key))
+        except StoreCorrupt as error:
+            remedy = (
+                f"give that key; to change it, keep {self._checkpoints.path} elsewhere for --anchors, and seal again"
+            )
+            raise BadInput("seal key", why=error.why, remedy=remedy) from None
         last = self._db.one(LAST, {})
         if last is None:
             raise NotFound("ledger", why="has no entries", remedy="there is nothing to seal yet")
