@@ -115,7 +115,7 @@ def test_a_run_whose_driver_died_is_recovered(order: Control) -> None:
 
 def test_alerts_are_listed_and_acknowledged_and_flags_killed(order: Control) -> None:
     store = order.scene.store
-    assert order("alerts", why=None).out == "no alert stands\n"
+    assert order("alerts", why=None).out == "no alerts\n"
     store.alerts.raise_(Alert(code="disk", severity=Severity.CRITICAL, message="1 MB left", at=1.0)).result()
     assert order("ack", "disk").out == "disk: acknowledged by ann, was nobody\n"
     assert order("alerts", why=None).lines[1].split() == [

@@ -283,9 +283,9 @@ def test_the_ledger_is_listed_oldest_first(cli: Cli, scene: Scene, clock: Clock,
     scene.store.runs.want(scene.run, DesiredState.PAUSED, who="ann", why=LONG, now=clock.now).result()
     other = begin(scene.store, clock, salt="b")
     shown = cli("ledger", *at).done().page
-    assert shown[0].split() == ["seq", "at", "kind", "who", "run", "what"]
-    assert shown[1].split()[:6] == ["1", "1970-01-12", "13:46:40", "run", "test", "run-1-a"]
-    assert " wanted=paused" in shown[2] and shown[2].endswith("…")
+    assert shown[0].split() == ["seq", "at", "who", "what"]
+    assert shown[1].split()[:6] == ["1", "1970-01-12", "13:46:40", "test", "run-1-a", "began:"]
+    assert " run-1-a is to be paused" in shown[2] and shown[2].endswith("…")
     assert records(cli("ledger", *at, "--json"), "ledger-entry") == list(scene.store.ledger.entries())
     assert [one["seq"] for one in cli("ledger", *at, "--run", other, "--json").json] == [3]
     page = cli("ledger", *at, "--limit", 2)

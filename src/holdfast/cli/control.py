@@ -273,7 +273,7 @@ def alerts(
     with at.existing() as opened:
         found = opened.alerts.history(limit) if every else opened.alerts.standing()[:limit]
     if not found:
-        return Output([], "no alerts" if every else "no alert stands")
+        return Output([], "no alerts")
     rows = []
     for one in found:
         code, known = f"{one.code}@{one.run}" if one.run else one.code, one.acknowledged_by or ""

@@ -242,6 +242,8 @@ def ledger(
     after: Annotated[int, Option(metavar="SEQ", min=0, help="Begin behind this one.")] = 0,
 ) -> Output:
     """List who decided what, oldest first."""
+    from holdfast.operate.briefs import happened
+
     with at.existing() as opened:
         run = opened.runs.get(run).id if run is not None else None
         entries = (entry for entry in opened.ledger.entries(run=run) if entry.seq > after)
@@ -250,9 +252,9 @@ def ledger(
         none = f"no {'more ' if after else ''}entries in project {at.project}"
         return Output([], f"{none}; a run makes the first: holdfast run start --help")
     page = found[:limit]
-    rows = [(one.seq, show.local_time(one.at), one.kind, one.who, one.run, show.pairs(one.body)) for one in page]
+    rows = [(one.seq, show.local_time(one.at), one.who, ": ".join(filter(None, happened(one)))) for one in page]
     more = _more(at, len(found) > limit, "store ledger", run=run, limit=limit, after=page[-1].seq)
-    return Output(page, show.table((">seq", "at", "kind", "who", "run", "~what"), rows), more=more)
+    return Output(page, show.table((">seq", "at", "~who", "~what"), rows), more=more)
 
 
 def workers(at: StoreOptions, limit: Limit = 50) -> Output:

@@ -223,6 +223,18 @@ def _charged(entry: LedgerEntry) -> str:
     return f"{charge.candidate} is tested against {charge.baseline}; {charge.text}"
 
 
+def _recorded(entry: LedgerEntry) -> str:
+    return f"{entry.run or 'a run'} recorded its step {entry.body['name']}" if "name" in entry.body else ""
+
+
+def _token(entry: LedgerEntry) -> str:
+    body = entry.body
+    if "revoke" in body:
+        return f"token {body['revoke']} was revoked"
+    instead = f", in place of {body['rotate']}" if "rotate" in body else ""
+    return f"token {body['add']} was made for {body.get('label')}, {body.get('role')}{instead}" if "add" in body else ""
+
+
 SAYS: Mapping[str, Callable[[LedgerEntry], str]] = {
     "command": _ordered,
     "refusal": _ordered,
@@ -230,6 +242,8 @@ SAYS: Mapping[str, Callable[[LedgerEntry], str]] = {
     "order": _wanted,
     "trial": _tried,
     "account": _charged,
+    "step": _recorded,
+    "token": _token,
 }
 
 

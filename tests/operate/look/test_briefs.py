@@ -112,7 +112,15 @@ def test_a_decision_is_one_sentence(body: dict[str, Any], sentence: str, outcome
         ("refusal", {"refused": "cannot be read"}, "refusal: refused cannot be read"),
         ("trial", {"begin": "canary:tools@2:5:tools@1:17.0"}, "the canary of tools@2 began"),
         ("trial", {"end": "greeting"}, "the trial greeting ended"),
-        ("token", {"add": "ann", "role": "viewer"}, "token: add ann, role viewer"),
+        ("token", {"add": "tok-1", "label": "ann", "role": "viewer"}, "token tok-1 was made for ann, viewer"),
+        (
+            "token",
+            {"add": "tok-2", "label": "ann", "role": "viewer", "rotate": "tok-1"},
+            "token tok-2 was made for ann, viewer, in place of tok-1",
+        ),
+        ("token", {"revoke": "tok-1"}, "token tok-1 was revoked"),
+        ("step", {"step": 3, "name": "0/decide", "sha256": "ab"}, "r-1 recorded its step 0/decide"),
+        ("note", {"text": "seen"}, "note: text seen"),
     ],
 )
 def test_an_entry_is_a_sentence_and_its_reason_apart(kind: str, body: dict[str, Any], what: str) -> None:

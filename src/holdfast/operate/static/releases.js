@@ -64,7 +64,7 @@ function guard(found, context, data) {
 function account(found) {
   const last = found.sets[found.sets.length - 1];
   const anchor = found.anchor && { reject: "proved worse", promote: "proved better" }[found.anchor.outcome];
-  return [`${plain(found.tests)} candidates tested, ${plain(found.promoted)} accepted by the gate`,
+  return [`${plain(found.tests)} candidate${found.tests === 1 ? '' : 's'} tested, ${plain(found.promoted)} accepted by the gate`,
     last && `${pct(last.spent)} of α spent on the last ${plain(last.tasks)} held-out tasks, the next test has α ${num(last.next_alpha)}`,
     found.anchor && `against ${found.anchor.against}: ${anchor ?? "undecided"}`,
     found.anchor_due && `${plain(found.anchor_due)} promotions since the last test against an anchor`].filter(Boolean).join(" · ");
