@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,29 @@ def test_read_deeply_no_value_changes_unnoticed(lived: Scene) -> None:
                 after = [other if at == place else was for at, was in enumerate(row)]
                 connection.execute(change, (value, *after))
     assert list(changed_values(lived.store)) == [] and seen > 150
+
+
+@once
+def test_a_value_of_another_kind_is_a_problem_and_ends_no_check(lived: Scene) -> None:
+    """Bytes where a text or a number should be, as pages that were swapped bring them."""
+    seen = 0
+    with prompt(lived.store) as connection:
+        for table in schema.SUMMED:
+            row = connection.execute(f"SELECT * FROM {table.name} LIMIT 1").fetchone()
+            keys = " AND ".join(f'"{column.name}" IS ?' for column in table.primary_key)
+            same = [] if row is None else [row[list(table.c).index(column)] for column in table.primary_key]
+            for column, value in zip(table.c, row or (), strict=False):
+                change = f'UPDATE {table.name} SET "{column.name}" = ? WHERE {keys}'
+                if column.primary_key:
+                    continue
+                try:
+                    connection.execute(change, (b"\x00\xff", *same))
+                except sqlite3.IntegrityError:  # the schema itself refuses it
+                    continue
+                seen += 1
+                assert any(part.problems for part in check(lived.store, deep=True)), (table.name, column.name)
+                connection.execute(change, (value, *same))
+    assert broken(lived.store) == {} and seen > 100
 
 
 def test_a_log_that_was_deleted_or_torn_is_noticed_before_anybody_goes_on(files: Files) -> None:

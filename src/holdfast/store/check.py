@@ -211,7 +211,7 @@ def _about_nothing(table: Any) -> Rule:
         .group_by(table.c.project, table.c.artefact)
         .order_by(table.c.artefact)
     )
-    return _rule(found, f"artefact {{0:.12}}: is not there, but has {{1}} {table.name}")
+    return _rule(found, f"artefact {{0!s:.12}}: is not there, but has {{1}} {table.name}")
 
 
 _running_attempts = (
@@ -393,7 +393,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "releases": (
         _rule(RELEASE_KNOWN, "release {0}@{1}: {2} with {3} % and {4} do not fit together"),
         _rule(ALONE, "policy {0}: {2} releases are {1} at once"),
-        _rule(HAS_EVIDENCE, "release {0}@{1}: its evidence {2:.12} is not there"),
+        _rule(HAS_EVIDENCE, "release {0}@{1}: its evidence {2!s:.12} is not there"),
     ),
     "trials": (
         _lost(schema.exposures.c.trial, _x.key, "trial {0}: is not there, but has {1} exposures"),
@@ -402,7 +402,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     ),
     "labels": (
         *map(_about_nothing, (schema.judgements, schema.doubts, schema.labels)),
-        _rule(COUNTED, "label of {0:.12} on {1} by {2}: version {4} is the last of {3}"),
+        _rule(COUNTED, "label of {0!s:.12} on {1} by {2}: version {4} is the last of {3}"),
     ),
 }
 Finder = Callable[[], Iterable[str]]
@@ -443,11 +443,14 @@ def parts(
 def check(store: Store, *, quick: bool = False, deep: bool = False, sealed: Sealed = UNSEALED) -> Iterator[CheckedPart]:
     """Finder at everything; what cannot be read is a problem of its part, and the rest is looked at all the same."""
     for name, look in parts(store, quick=quick, deep=deep, sealed=sealed):
+        problems = list[str]()
         try:
-            problems = tuple(look())
+            problems.extend(look())
         except StoreError as error:
-            problems = (str(error),)
-        yield CheckedPart(name=name, problems=problems)
+            problems.append(str(error))
+        except (TypeError, ValueError, LookupError, AttributeError) as error:  # of a value that is not of its kind
+            problems.append(f"{name}: a value cannot be read ({error})")
+        yield CheckedPart(name=name, problems=tuple(problems))
 
 
 def _file(store: Store, quick: bool) -> Iterator[str]:
@@ -499,10 +502,10 @@ def _judged(view: Transaction) -> Iterator[str]:
     """Artefacts and judgements that are not what their names say; calibrations of something else."""
     for sha256, body in view.all(ABOUT, {}):
         if rows.eval_item((body,)).sha256 != sha256:
-            yield f"artefact {sha256[:12]}: is not what it was when it was kept"
+            yield f"artefact {sha256!s:.12}: is not what it was when it was kept"
     for identity, *row in view.all(JUDGEMENTS, {}):
         if rows.judgement(row).id != identity:
-            yield f"judgement {identity[:12]}: is not the answer to what was asked"
+            yield f"judgement {identity!s:.12}: is not the answer to what was asked"
     for body, *bound in view.all(BOUND, {}):
         one = rows.calibration((body,))
         if [one.judge, one.criterion, one.prompt, one.labels] != bound:
