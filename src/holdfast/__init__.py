@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from holdfast.contracts.errors import HoldfastError as HoldfastError
     from holdfast.contracts.reward import Reward as Reward
     from holdfast.contracts.task import TaskItem as TaskItem
+    from holdfast.learn.constrain import Constraint as Constraint
     from holdfast.learn.control import EnvPPO
     from holdfast.learn.dp import Privacy as Privacy
     from holdfast.learn.grpo import GRPO as GRPO
@@ -74,6 +75,7 @@ _PLACES = {  # name → where it is, and what it is called there
     "Candidates": "holdfast.learn.prompt_search:Candidates",
     "PromptSearch": "holdfast.learn.prompt_search:PromptSearch",
     "Comparison": "holdfast.api.results:Comparison",
+    "Constraint": "holdfast.learn.constrain:Constraint",
     "Context": "holdfast.collect.agent:Context",
     "GRPO": "holdfast.learn.grpo:GRPO",
     "HoldfastError": "holdfast.contracts.errors:HoldfastError",

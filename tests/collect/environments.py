@@ -72,3 +72,25 @@ class Fixed(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         return np.full((2, 1), 3.0, np.float32), float(action[0, 0]), False, True, {}
+
+
+class Shortcuts(gymnasium.Env[Any, Any]):
+    """Two steps, in each of which one may take a shortcut: it pays what is seen, and where that is little it does
+    harm, which costs 0.5."""
+
+    observation_space = Box(0.0, 1.0, (1,))
+    action_space = Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._age = 0
+        return self._seen(), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        gain, self._age = float(self._now[0]), self._age + 1
+        cost = 0.5 * (action == 1 and gain < 0.5)
+        return self._seen(), gain * (action == 1), self._age == 2, False, {"cost": cost}
+
+    def _seen(self) -> Any:
+        self._now = self.np_random.uniform(0.0, 1.0, 1).astype(np.float32)
+        return self._now

@@ -22,7 +22,7 @@ from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, RolloutState, Split, Task
 from holdfast.contracts.run import DesiredState
 from holdfast.store.store import Store
-from tests.collect.environments import Corridor, Fixed, Sealed, Signpost
+from tests.collect.environments import Corridor, Fixed, Sealed, Shortcuts, Signpost
 from tests.collect.scene import fall_silent
 
 
@@ -48,6 +48,21 @@ def test_an_end_shows_what_was_last_seen_and_the_next_beginning() -> None:
     assert (result.terminated.tolist(), result.truncated.tolist(), result.reward.tolist()) == ([True], [False], [2.0])
     assert result.final.tolist() == [[0.5, 0.0, 0.0, 1.0]]
     assert result.observation.values.tolist() == [[0.5, 1.0, 0.0, 0.0]]
+
+
+def test_costs_come_from_the_environment_those_of_a_last_step_too() -> None:
+    made, told, due = Gym(Shortcuts, 3), [], []
+    view = made.reset(0)
+    for _ in range(4):
+        due.append([0.5 * (seen < 0.5) for seen in view.values[:, 0]])
+        result = made.step(np.ones(3, np.int64))
+        assert result.cost is not None
+        told.append(result.cost.tolist())
+        view = result.observation
+    assert told == due and sum(map(sum, due)) > 0
+    free = Gym(Corridor, 1)
+    free.reset(0)
+    assert free.step(np.array([1])).cost is None
 
 
 def test_masks_come_from_the_environment_and_follow_its_state() -> None:
@@ -159,10 +174,13 @@ STEP = "0/prove/0"
 
 
 class Leaning:
-    """Pushes the cart to where the pole leans."""
+    """Pushes the cart to where the pole leans: does what one number of what it sees says."""
+
+    def __init__(self, place: int = 2) -> None:
+        self._place = place
 
     def __call__(self, observation: Any, mask: Any = None) -> int:
-        return int(observation[2] > 0)
+        return int(observation[self._place] > 0)
 
     def reset(self) -> None:
         """It remembers nothing."""
@@ -170,7 +188,7 @@ class Leaning:
     def many(self, count: int) -> Choose:
         def choose(observation: Observation, first: Bools, /) -> NDArray[Any]:
             assert len(observation.values) == len(first) == count
-            return (observation.values[:, 2] > 0).astype(np.int64)
+            return (observation.values[:, self._place] > 0).astype(np.int64)
 
         return choose
 
@@ -199,6 +217,16 @@ def test_an_episode_is_the_one_gymnasium_plays_with_its_seed() -> None:
     found = player().play(Leaning(), tasks(*seeds), lambda: None)
     assert [one.output["return"] for one in found] == [by_hand(seed) for seed in seeds]
     assert all(one.output["steps"] == one.reward and one.output["ended"] == "terminated" for one in found)
+
+
+def test_what_an_episode_cost_is_its_safety_cost() -> None:
+    [one] = EpisodePlayer(
+        env="shortcuts", make=lambda count: Gym(Shortcuts, count), most_steps=9, reward_range=(0.0, 2.0)
+    ).play(Leaning(0), tasks(3), lambda: None)
+    env = Shortcuts()
+    env.reset(seed=3)
+    paid = sum(env.step(1)[4]["cost"] for _ in range(2))
+    assert one.output["cost"] == paid and [(term.value, term.source) for term in one.signals][1] == (paid, "env:cost")
 
 
 def test_a_return_from_the_threshold_on_counts_as_solved_and_pays_nothing_more() -> None:

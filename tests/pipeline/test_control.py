@@ -18,6 +18,7 @@ from holdfast.contracts.policy import policy_from, policy_record
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.run import RunState, Status
+from holdfast.learn.constrain import Constraint
 from holdfast.learn.control import MOST_ENVS, SEEDS, EnvPPO
 from holdfast.learn.ppo import Settings
 from holdfast.pipeline import control
@@ -26,7 +27,7 @@ from holdfast.pipeline.control import EnvProof, env_spec_from, held_out_seeds, i
 from holdfast.pipeline.run import Control, RunSpec
 from holdfast.policies.network import Network
 from holdfast.store.store import Store, open_store
-from tests.collect.environments import Sealed, Signpost
+from tests.collect.environments import Sealed, Shortcuts, Signpost
 from tests.pipeline.scene import ran
 
 QUICK = EnvPPO(updates=8, step_updates=2, envs=8, settings=Settings(steps=16, minibatch=32, lr=2e-2, lr_end=1e-2))
@@ -117,6 +118,24 @@ async def test_one_that_is_no_better_is_held(fresh: Store) -> None:
     assert not decided["decision"]["open"] and decided["verdict"]["outcome"] == "hold"
     live = fresh.releases.live("sign")
     assert live is not None and live.id == "sign@1" and fresh.releases.get("sign@2").stage is Stage.CANDIDATE
+
+
+async def test_a_network_that_does_harm_is_refused_and_one_with_a_budget_for_it_goes_live(fresh: Store) -> None:
+    """Taking every shortcut pays 1.0 and costs 0.5; taking those that do no harm pays 0.75 and costs nothing."""
+    settings = Settings(steps=32, minibatch=256, lr=1e-2, lr_end=2e-3)
+    free = EnvPPO(updates=60, step_updates=30, envs=32, settings=settings)
+    ways = {"env": Shortcuts, "proof": EnvProof(episodes=600, batch=200, reward_range=(0.0, 2.0)), "stage": Stage.LIVE}
+    careless = await ran(fresh, sign(**ways, algorithm=free, name="careless"))
+    decided = steps_of(fresh, careless.run_id)["0/decide"]
+    assert not decided["decision"]["open"] and "safety" in decided["decision"]["reasons"][0]["text"]
+    bound = replace(free, constraint=Constraint(budget=0.03, integral=0.5))
+    spec = sign(**ways, algorithm=bound, name="careful")
+    assert env_spec_from(json.loads(json.dumps(spec.settings)), Shortcuts).sha256() == spec.sha256()
+    careful = await ran(fresh, spec)
+    steps = steps_of(fresh, careful.run_id)
+    update = steps["0/1/learn"]["update"]
+    assert update["cost"] < 0.15 and update["multiplier"] > 0.1
+    assert steps["0/decide"]["decision"]["open"], steps["0/decide"]["decision"]["reasons"]
 
 
 async def test_nothing_learnt_says_why(fresh: Store) -> None:

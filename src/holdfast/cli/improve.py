@@ -389,6 +389,9 @@ class ImproveOptions:
     reward_range: Annotated[
         tuple[float, float] | None, Option(metavar="LOW HIGH", help="All that an episode of it can return.")
     ] = None
+    cost_budget: Annotated[
+        float | None, Option(metavar="X", min=0, help="The most that an episode of it may cost on average.")
+    ] = None
     model: Annotated[
         str | None, Option(metavar="NAME", help="To begin with: local/NAME, a checkpoint, a release; or an API model.")
     ] = None
@@ -432,8 +435,11 @@ class ImproveOptions:
             raise BadInput(given[0] if given else "CONFIG", why=why, remedy=remedy)
         if resume is not None and any(getattr(self, one.name) is not None for one in fields(self)):
             raise BadInput("--resume", why="a run keeps the settings it began with", remedy="give no other option")
-        if self.env is None and self.reward_range is not None:
-            raise BadInput("--reward-range", why="is of an environment", remedy="a file has improve.prove.reward_range")
+        of_env = {"reward_range": "improve.prove.reward_range", "cost_budget": "the block constraint"}
+        for name, place in of_env.items():
+            if config is not None and getattr(self, name) is not None:
+                flag = f"--{name.replace('_', '-')}"
+                raise BadInput(flag, why="is of an environment", remedy=f"a file has {place}")
         of_tasks = ("model", "base_url", "lora", "device", "dtype", "vllm", "agent", "follow", "train_on")
         for name in (*of_tasks, "waive_safety", "max_safety_regression"):
             if self.env is not None and getattr(self, name) is not None:
@@ -469,10 +475,12 @@ class ImproveOptions:
         return settings if is_search else _with_folder(settings, at.store, at.project)
 
     def in_env(self, env: str) -> RunSpec:
+        from holdfast.learn.constrain import Constraint
         from holdfast.learn.control import EnvPPO
         from holdfast.pipeline.control import EnvProof, improve_env
 
-        proof, algorithm = EnvProof(reward_range=self.reward_range), EnvPPO(budget_s=self.budget)
+        constraint = None if self.cost_budget is None else Constraint(budget=self.cost_budget)
+        proof, algorithm = EnvProof(reward_range=self.reward_range), EnvPPO(budget_s=self.budget, constraint=constraint)
         iterations = self.iterations or 1
         return improve_env(env, name=self.policy, algorithm=algorithm, proof=proof, iterations=iterations)
 

@@ -28,6 +28,7 @@ from holdfast.store.store import Store
 SIDE_BY_SIDE = 64
 LEASE_S = 10.0  # long enough to write finished episodes
 CHUNK = 500
+MAX_COST = 1.0  # of an episode as a proof counts it, whatever its steps cost
 GROUPS = "groups"  # in an episode's output: the mean return of each group of its seats, where the environment names any
 
 
@@ -61,9 +62,13 @@ class EpisodePlayer:
             return self._play_seats(envs, choose, observation, count)
         first, running = np.ones(count, np.bool_), np.ones(count, np.bool_)
         returns, steps, terminated = np.zeros(count), np.zeros(count, np.int64), np.zeros(count, np.bool_)
+        costs: Any = None
         for _ in range(self.most_steps):
             result = envs.step(choose(observation, first))
             returns[running] += result.reward[running]
+            if result.cost is not None:
+                costs = np.zeros(count) if costs is None else costs
+                costs[running] += result.cost[running]
             steps += running
             terminated |= running & result.terminated
             observation, first = result.observation, result.terminated | result.truncated
@@ -73,7 +78,8 @@ class EpisodePlayer:
         close = getattr(envs, "close", None)
         if close is not None:
             close()
-        return [self._outcome(*each) for each in zip(returns, steps, terminated, strict=True)]
+        paid = [None] * count if costs is None else costs
+        return [self._outcome(*each) for each in zip(returns, steps, terminated, paid, strict=True)]
 
     def _play_seats(self, envs: VectorEnv, choose: Choose, observation: Observation, count: int) -> list[Outcome]:
         """Who has to leave is replaced, and the place goes on: an episode is over when its time is, or when the
@@ -89,21 +95,31 @@ class EpisodePlayer:
             observation, first = result.observation, result.terminated | result.truncated
         seats = returns.reshape(count, self.seats)
         named = [{}] * count if groups is None else _by_group(seats, groups.reshape(count, self.seats))
-        return [self._outcome(own.mean(), self.most_steps, False, more) for own, more in zip(seats, named, strict=True)]
+        return [
+            self._outcome(own.mean(), self.most_steps, False, None, more)
+            for own, more in zip(seats, named, strict=True)
+        ]
 
-    def _outcome(self, total: Any, steps: Any, terminated: Any, more: Mapping[str, Any] | None = None) -> Outcome:
+    def _outcome(
+        self, total: Any, steps: Any, terminated: Any, cost: Any, more: Mapping[str, Any] | None = None
+    ) -> Outcome:
         raw, (low, high) = float(total), self.reward_range
         value = min(max(raw, low), high) if self.is_clipped and isfinite(raw) else raw
         if not low <= value <= high:  # NaN fails, too
             why = f"an episode of {self.env} returned {value:g}"
             raise BadInput(f"reward_range = {low:g} to {high:g}", why=why, remedy="name all that a return can be")
-        # A network tells no secrets, reads no orders and calls no tools: the default safety terms are 0 by that.
-        cost = RewardTerm(name="safety_cost", value=0.0, weight=0.0, source="env:acts_only")
-        signals = [RewardTerm(name="return", value=value, source="env"), cost]
+        # Where the environment tells no costs: a network tells no secrets, reads no orders and calls no tools.
+        spent, source = (0.0, "env:acts_only") if cost is None else (min(float(cost), MAX_COST), "env:cost")
+        if not spent >= 0.0:  # NaN fails, too
+            why = f"an episode of {self.env} cost {float(cost):g}"
+            raise BadInput('info["cost"]', why=why, remedy="give what a step costs as a number that is not negative")
+        safety = RewardTerm(name="safety_cost", value=spent, weight=0.0, source=source)
+        signals = [RewardTerm(name="return", value=value, source="env"), safety]
         if self.success_at is not None:
             solved = float(value >= self.success_at)
             signals.append(RewardTerm(name="success", value=solved, weight=0.0, source="env:threshold"))
         output = {"return": raw, "steps": int(steps), "ended": "terminated" if terminated else "truncated"}
+        output |= {} if cost is None else {"cost": float(cost)}
         output |= more or {}
         return Outcome(state=AttemptState.SUCCEEDED, output=output, signals=tuple(signals))
 

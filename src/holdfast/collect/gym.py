@@ -1,13 +1,14 @@
 """Gymnasium environments as vector environments: `vector_env("CartPole-v1", 64)`.
 
-Observations are flattened; vectors of actions are clipped to their space; a mask comes from `info["action_mask"]`.
+Observations are flattened; vectors of actions are clipped to their space; a mask comes from `info["action_mask"]`, the
+cost of a step from `info["cost"]`.
 CartPole-v1 has a faster twin in numba that equals Gymnasium's step by step.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from io import BytesIO
 from math import cos, pi, sin
@@ -207,7 +208,7 @@ class Gym:
         for i in np.flatnonzero(terminated | truncated):
             final[i] = info["final_obs"][i]
         observation = self._observation(seen, info)
-        return StepResult(observation, reward.copy(), terminated.copy(), truncated & ~terminated, final)
+        return StepResult(observation, reward.copy(), terminated.copy(), truncated & ~terminated, final, _cost(info))
 
     def state(self) -> State:
         return frozen((self._envs.envs, self._seen, self._mask))
@@ -227,6 +228,12 @@ class Gym:
             raise BadInput("action_mask", why="the environment gave one before, and now gives none")
         self._seen = np.array(seen, np.float32)
         return Observation(self._seen.copy(), self._mask)
+
+
+def _cost(info: Mapping[str, Any]) -> Numbers | None:
+    """What the step cost in each environment; what the last step of an episode cost is told apart from the rest."""
+    told = [part["cost"] for part in (info, info.get("final_info", {})) if "cost" in part]
+    return np.sum(told, axis=0, dtype=np.float64) if told else None
 
 
 def frozen(parts: Any) -> State:

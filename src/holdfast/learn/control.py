@@ -22,6 +22,7 @@ from holdfast.contracts.evidence import Finding
 from holdfast.contracts.policy import Policy, files_of
 from holdfast.contracts.records import encode
 from holdfast.learn.checkpoints import TRAINER, save
+from holdfast.learn.constrain import Constraint
 from holdfast.learn.ppo import PPO, KLAnchor, Settings, Update
 from holdfast.policies import weights
 from holdfast.policies.model import lost_if_damaged
@@ -64,6 +65,7 @@ class EnvPPO:
     budget_s: float | None = None  # of learning, in each iteration; None: as much as it takes
     anchor_cost: float = 0.0  # of KL(base‖π): holds it to what it began with; 0: it is free
     warmup: int = 0  # updates of an iteration in which only the critic learns
+    constraint: Constraint | None = None  # the most that an episode may cost on average, by `info["cost"]` of its steps
     seed: int = 0
     env: str = ""  # what it is called
     make: Callable[[int], VectorEnv] | None = None  # so many environments; given with `env`, by who knows it
@@ -94,13 +96,15 @@ class EnvPPO:
         """All that a user chooses, as plain JSON."""
         kept = {name: getattr(self, name) for name in CHOSEN}
         kept |= {name: getattr(self, name) for name, usual in LATER_CHOSEN.items() if getattr(self, name) != usual}
+        kept |= {} if self.constraint is None else {"constraint": asdict(self.constraint)}
         return {**kept, "settings": None if self.settings is None else asdict(self.settings)}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> EnvPPO:
         kept = record["settings"]
         dials = None if kept is None else Settings(**{**kept, "normalise": tuple(kept["normalise"])})
-        return cls(**{**record, "settings": dials})
+        bound = {"constraint": Constraint(**record["constraint"])} if "constraint" in record else {}
+        return cls(**{**record, **bound, "settings": dials})
 
     def start(self, base: Policy) -> AlgorithmState:
         if not isinstance(base, Network):
@@ -177,7 +181,8 @@ class EnvPPO:
             assert isinstance(state.base, Network)
             anchor = KLAnchor(state.base.load(ctx.files), self.anchor_cost)
         first = self._env_seed(state)
-        ppo = PPO(envs, net, self.dials, seed=seed, env_seed=first, anchor=anchor, warmup=self.warmup)
+        how: dict[str, Any] = {"anchor": anchor, "warmup": self.warmup, "constraint": self.constraint}
+        ppo = PPO(envs, net, self.dials, seed=seed, env_seed=first, **how)
         if state.step > 0 and policy != state.base:
             saved = files_of(str(policy.checkpoint), ctx.files) / TRAINER
             with lost_if_damaged(policy.checkpoint):
