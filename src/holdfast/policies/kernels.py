@@ -31,6 +31,7 @@ MANY, SPLIT = (64, 2, 2), (128, 4, 3)  # tile, warps, stages of attention over w
 PART = 4096  # tokens of the vocabulary that one program looks at
 FEWEST = 8  # rows of the smallest graph; the next ones double
 LOGITS = 1 << 29  # scores that exist at once in training
+EXACT = tl.constexpr("tf32x3")  # of numbers of 32 bits: one product of TF32's has 10 of their 23 bits, three have all
 
 
 @triton.jit
@@ -115,12 +116,12 @@ def _decode(
         offset = ((block * BLOCK + at % BLOCK) * K + kv) * D
         k = tl.load(keys + offset[:, None] + d[None, :], mask=inside[:, None], other=0.0)
         v = tl.load(values + offset[:, None] + d[None, :], mask=inside[:, None], other=0.0)
-        score = tl.where(inside[None, :], tl.dot(q, tl.trans(k)) * scale, -1e30)
+        score = tl.where(inside[None, :], tl.dot(q, tl.trans(k), input_precision=EXACT) * scale, -1e30)
         peak = tl.maximum(top, tl.max(score, 1))
         p = tl.exp(score - peak[:, None])
         fade = tl.exp(top - peak)
         total = total * fade + tl.sum(p, 1)
-        heard = heard * fade[:, None] + tl.dot(p.to(v.dtype), v)
+        heard = heard * fade[:, None] + tl.dot(p.to(v.dtype), v, input_precision=EXACT)
         top = peak
     if SPLITS == 1:
         target = out + row * H * D + heads[:, None] * D + d[None, :]
@@ -170,13 +171,13 @@ def _prefill(
         k = tl.load(keys + offset[:, None] + d[None, :], mask=at[:, None] < length, other=0.0)
         v = tl.load(values + offset[:, None] + d[None, :], mask=at[:, None] < length, other=0.0)
         back = place + m[:, None] - at[None, :]
-        score = tl.where((back >= 0) & (back < window), tl.dot(q, tl.trans(k)) * scale, -1e30)
+        score = tl.where((back >= 0) & (back < window), tl.dot(q, tl.trans(k), input_precision=EXACT) * scale, -1e30)
         peak = tl.maximum(top, tl.max(score, 1))
         p = tl.exp(score - peak[:, None])
         p = tl.where((back >= 0) & (back < window), p, 0.0)
         fade = tl.exp(top - peak)
         total = total * fade + tl.sum(p, 1)
-        heard = heard * fade[:, None] + tl.dot(p.to(v.dtype), v)
+        heard = heard * fade[:, None] + tl.dot(p.to(v.dtype), v, input_precision=EXACT)
         top = peak
     target = out + (token + m[:, None]) * H * D + head * D + d[None, :]
     tl.store(target, (heard / total[:, None]).to(out.dtype.element_ty), mask=m[:, None] < count)
