@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -313,3 +314,17 @@ def test_a_shape_is_of_whole_numbers_that_can_be_built(wrong: dict[str, int]) ->
 def test_the_layout_is_known_before_the_model_is_built(shape: ModelShape) -> None:
     found = {name: tuple(weight.shape) for name, weight in Transformer(shape, seed=0).state_dict().items()}
     assert layout(shape) == found
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_on_a_gpu_two_models_capture_their_graphs_in_turn() -> None:
+    """Torch captures on one stream for all threads; what another one does on it meanwhile spoils both graphs."""
+
+    def sampled(seed: int) -> list[list[Completion]]:
+        decoder = Decoder(small(seed), slots=64, device="cuda")
+        return [decoder.generate([[1, 2, 3]] * n, Sampling(max_tokens=8), range(n)) for n in (1, 9, 17, 33)]
+
+    alone = [sampled(seed) for seed in (0, 1)]
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(5):
+            assert list(pool.map(sampled, (0, 1))) == alone

@@ -507,7 +507,8 @@ class Trainer:
         self.beside: dict[str, Any] = {}  # what decides the next batch, of those who fill its streams; JSON can hold it
         self.pause_point: Callable[[], None] = lambda: None  # called before each piece is read; may wait or stop
         self._host: HostCopy | None = None  # of what a step began with
-        self._is_cast = self.device.type == "cuda" and next(self.model.parameters()).dtype == torch.float32
+        is_wide = next(self.model.parameters()).dtype == torch.float32
+        self._is_cast = self.device.type == "cuda" and is_wide and not isinstance(model, Hub)
 
     @property
     def updates(self) -> int:
@@ -860,7 +861,8 @@ class Trainer:
 
     @contextmanager
     def _in_order(self) -> Iterator[None]:
-        """On CUDA, sums in the same order every time, or a resumed run would drift away from the other."""
+        """On CUDA, sums in the same order every time, or a resumed run would drift away from the other. The gradients
+        of flash attention, in 16 bits, have no order of their own: there it drifts by their rounding."""
         if self.device.type != "cuda":
             yield
             return
@@ -878,7 +880,7 @@ class Trainer:
             memory.fill_uninitialized_memory = filled
 
     def _cast(self) -> AbstractContextManager[Any]:
-        """Weights of 32 bits are multiplied in 16 on a GPU; those of 16 bits are what they are."""
+        """On a GPU our own transformer is multiplied in 16 bits, as its sampler does; others as their weights are."""
         return torch.autocast("cuda", dtype=torch.bfloat16) if self._is_cast else nullcontext()
 
 

@@ -251,8 +251,13 @@ class Layer(nn.Module):
         return F.scaled_dot_product_attention(q, k, v, **self._seen(q), enable_gqa=q.shape[1] != k.shape[1])
 
     def _attend_packed(self, q: Tensor, k: Tensor, v: Tensor, texts: Texts) -> Tensor:
-        """[N, heads, D] each, by flash attention for texts of any lengths."""
+        """[N, heads, D] each, by a kernel for texts of any lengths: flash attention where it has their precision."""
         bounds, longest = texts.bounds, max(texts.lengths)
+        if q.dtype == torch.float32:
+            wide: Any = _WideAttention
+            k, v = (part.repeat_interleave(q.shape[1] // k.shape[1], 1) for part in (k, v))
+            each: Tensor = wide.apply(q[None], k[None], v[None], bounds, longest, self.window)
+            return each[0]
         left = -1 if self.window is None else self.window - 1
         heard: Tensor = torch.ops.aten._flash_attention_forward(
             q, k, v, bounds, bounds, longest, longest, 0.0, True, False, window_size_left=left, window_size_right=0
@@ -315,11 +320,6 @@ class CausalLM(nn.Module):
                 self._tables = (angle.cos() * strength).to(self.device), (angle.sin() * strength).to(self.device)
         return self._tables
 
-    @property
-    def can_pack(self) -> bool:
-        """Whether texts can be read end to end: on a CPU one by one, on CUDA by a kernel that has 16 bits."""
-        return self.device.type == "cpu" or self.lm_head.weight.dtype in (torch.bfloat16, torch.float16)
-
     def hidden(self, ids: Tensor, lengths: list[int] | None = None) -> Tensor:
         """[B, T] -> [B, T, W]; with the lengths of texts that lie end to end, [1, N] -> [1, N, W]"""
         x: Tensor = self.model.embed_tokens(ids)
@@ -378,6 +378,31 @@ class _WideProduct(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         grad = grads[0].to(weight.dtype)
         return grad @ weight, grad.t() @ x if ctx.needs_input_grad[1] else None
+
+
+class _WideAttention(torch.autograd.Function):
+    """Attention in 32 bits on CUDA, [1, N, H, D] each, texts end to end; its gradients are sums in one order."""
+
+    CAUSAL = 1  # torch's number for it
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int, window: int | None) -> Tensor:
+        heard, *kept, _, _ = torch.ops.aten._efficient_attention_forward(
+            q, k, v, None, bounds, bounds, longest, longest, 0.0, _WideAttention.CAUSAL, True, window_size=window
+        )
+        ctx.save_for_backward(q, k, v, heard, bounds, *kept)
+        ctx.longest, ctx.window = longest, window
+        found: Tensor = heard
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        q, k, v, heard, bounds, sums, seed, offset = ctx.saved_tensors
+        found = torch.ops.aten._efficient_attention_backward(
+            grads[0].contiguous(), q, k, v, None, heard, bounds, bounds, ctx.longest, ctx.longest, sums, 0.0, seed,
+            offset, _WideAttention.CAUSAL, False, num_splits_key=1, window_size=ctx.window,
+        )  # fmt: skip
+        return *found[:3], None, None, None
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ weights are copied into place. Without a GPU the same steps run one by one in 32
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -45,6 +46,7 @@ REACH = 128  # how far back attention looks, in multiples of this
 LEAST = 8  # rows of the smallest graph; the next ones double
 CHUNK = 1 << 16  # tokens of prompts read at once
 BRIEF = 1 << 13  # up to so many tokens, reading them is mostly asking for it
+_capturing = threading.Lock()  # versions are sampled in threads of their own, and torch captures on one stream for all
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ class Cuda:
         given = torch.from_numpy(np.column_stack([ids, slots])[fill])
         if given.shape not in self._reads:
             place = given.to(self._device)
-            self._reads[given.shape] = place, captured(lambda: self._remember(place[:, :-1], place[:, -1]), ())
+            self._reads[given.shape] = place, captured(lambda: self._remember(place[:, :-1], place[:, -1]), ()).replay
         place, replay = self._reads[given.shape]
         place.copy_(given)
         replay()
@@ -163,7 +165,7 @@ class Cuda:
         if which not in self._graphs:
             stride = partial(self._stride, *which)
             state = (self._whole, self._inside, self._drawn)
-            self._graphs[which] = captured(stride, state) if self._device.type == "cuda" else stride
+            self._graphs[which] = captured(stride, state).replay if self._device.type == "cuda" else stride
         self._graphs[which]()
         *drawn, inside, left = self._drawn.cpu().numpy()
         ids, logps, forced = np.stack(drawn).reshape(STRIDE, 3, -1)[:steps].transpose(1, 0, 2)
@@ -191,20 +193,21 @@ class Cuda:
         self._drawn[-1, :size] = whole[3]
 
 
-def captured(work: Callable[[], None], state: Sequence[Tensor]) -> Callable[[], None]:
+def captured(work: Callable[[], None], state: Sequence[Tensor], pool: Any = None) -> torch.cuda.CUDAGraph:
     """The work as a graph. It is tried out first: state that this moves is put back, and caches get the same again."""
-    before = [tensor.clone() for tensor in state]
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        work()
-        for tensor, old in zip(state, before, strict=True):
-            tensor.copy_(old)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may use the GPU meanwhile
-        work()
-    return graph.replay
+    with _capturing:
+        before = [tensor.clone() for tensor in state]
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            work()
+            for tensor, old in zip(state, before, strict=True):
+                tensor.copy_(old)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):  # others may use the GPU meanwhile
+            work()
+        return graph
 
 
 @cache

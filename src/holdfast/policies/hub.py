@@ -82,7 +82,7 @@ class Hub(nn.Module):
     @property
     def can_pack(self) -> bool:
         """Whether `hidden` takes texts end to end."""
-        return isinstance(self.net, CausalLM) and self.net.can_pack
+        return isinstance(self.net, CausalLM)
 
     def hidden(self, ids: Tensor, lengths: list[int] | None = None) -> Tensor:
         """[B, T] -> [B, T, W], each place seeing only what is left of it: padding on the right is harmless. With the

@@ -8,9 +8,9 @@ scores exist only for some thousand tokens at a time, forwards and backwards.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from holdfast.policies.causal_lm import CausalLM, Layer
 from holdfast.policies.chat_template import ChatTemplate
+from holdfast.policies.decoder import captured
 from holdfast.policies.kv_cache import BLOCK, Cache, PagedRow, TokenSpan
 from holdfast.policies.lora import ALPHA, LoraLinear
 from holdfast.policies.sampling import draw, log_probs
@@ -30,7 +31,7 @@ MANY, SPLIT = (64, 2, 2), (128, 4, 3)  # tile, warps, stages of attention over w
 PART = 4096  # tokens of the vocabulary that one program looks at
 FEWEST = 8  # rows of the smallest graph; the next ones double
 LOGITS = 1 << 29  # scores that exist at once in training
-_capturing = threading.Lock()  # versions are sampled in threads of their own, and torch captures on one stream for all
+EXACT = tl.constexpr("tf32x3")  # of numbers of 32 bits: one product of TF32's has 10 of their 23 bits, three have all
 
 
 @triton.jit
@@ -115,12 +116,12 @@ def _decode(
         offset = ((block * BLOCK + at % BLOCK) * K + kv) * D
         k = tl.load(keys + offset[:, None] + d[None, :], mask=inside[:, None], other=0.0)
         v = tl.load(values + offset[:, None] + d[None, :], mask=inside[:, None], other=0.0)
-        score = tl.where(inside[None, :], tl.dot(q, tl.trans(k)) * scale, -1e30)
+        score = tl.where(inside[None, :], tl.dot(q, tl.trans(k), input_precision=EXACT) * scale, -1e30)
         peak = tl.maximum(top, tl.max(score, 1))
         p = tl.exp(score - peak[:, None])
         fade = tl.exp(top - peak)
         total = total * fade + tl.sum(p, 1)
-        heard = heard * fade[:, None] + tl.dot(p.to(v.dtype), v)
+        heard = heard * fade[:, None] + tl.dot(p.to(v.dtype), v, input_precision=EXACT)
         top = peak
     if SPLITS == 1:
         target = out + row * H * D + heads[:, None] * D + d[None, :]
@@ -170,13 +171,13 @@ def _prefill(
         k = tl.load(keys + offset[:, None] + d[None, :], mask=at[:, None] < length, other=0.0)
         v = tl.load(values + offset[:, None] + d[None, :], mask=at[:, None] < length, other=0.0)
         back = place + m[:, None] - at[None, :]
-        score = tl.where((back >= 0) & (back < window), tl.dot(q, tl.trans(k)) * scale, -1e30)
+        score = tl.where((back >= 0) & (back < window), tl.dot(q, tl.trans(k), input_precision=EXACT) * scale, -1e30)
         peak = tl.maximum(top, tl.max(score, 1))
         p = tl.exp(score - peak[:, None])
         p = tl.where((back >= 0) & (back < window), p, 0.0)
         fade = tl.exp(top - peak)
         total = total * fade + tl.sum(p, 1)
-        heard = heard * fade[:, None] + tl.dot(p.to(v.dtype), v)
+        heard = heard * fade[:, None] + tl.dot(p.to(v.dtype), v, input_precision=EXACT)
         top = peak
     target = out + (token + m[:, None]) * H * D + head * D + d[None, :]
     tl.store(target, (heard / total[:, None]).to(out.dtype.element_ty), mask=m[:, None] < count)
@@ -599,27 +600,12 @@ class CudaSteps:
         self.table[slots, :width] = torch.from_numpy(table).to(self.device)
 
     def _graph(self, size: int, filtered: bool) -> torch.cuda.CUDAGraph:
-        which = size, filtered
+        which, s = (size, filtered), self.state
         if which not in self.graphs:
-            with _capturing:
-                self.graphs[which] = self._captured(size, filtered)
+            state = (s.token, s.place, s.count, s.inside, s.left)
+            graph = captured(partial(self._step, *which), state, self._pool)
+            self.graphs[which], self._pool = graph, graph.pool()
         return self.graphs[which]
-
-    def _captured(self, size: int, filtered: bool) -> torch.cuda.CUDAGraph:
-        s = self.state
-        kept = [one.clone() for one in (s.token, s.place, s.count, s.inside, s.left)]
-        side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self._step(size, filtered)  # kernels are compiled; keys and values are written again by the replay
-        torch.cuda.current_stream().wait_stream(side)
-        for one, old in zip((s.token, s.place, s.count, s.inside, s.left), kept, strict=True):
-            one.copy_(old)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            self._step(size, filtered)
-        self._pool = graph.pool()
-        return graph
 
     def _take(self, there: Sequence[tuple[int, PagedRow]], ids: Any, logps: Any, is_end: Any) -> None:
         first = np.where(is_end.any(0), is_end.argmax(0) + 1, len(ids))
