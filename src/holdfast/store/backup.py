@@ -40,7 +40,7 @@ class StoreCopy:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class DatabaseSnapshot:
     """The database as of one moment, in a file of its own, and what it refers to."""
 
     path: Path
@@ -95,7 +95,7 @@ def _checked(store: Store, url: str) -> tuple[SQLite, Path]:
     return source, path
 
 
-def _snapshot(engine: SQLite, path: Path) -> Snapshot:
+def _snapshot(engine: SQLite, path: Path) -> DatabaseSnapshot:
     path.unlink(missing_ok=True)  # of a copy that was killed
     make_private(path)
     try:
@@ -107,10 +107,10 @@ def _snapshot(engine: SQLite, path: Path) -> Snapshot:
             commits = made.execute(engine.book[PULSES_OF], {"t": COMMITS}).fetchone()[0]
     except sqlite3.Error as error:
         raise engine.translate(error) from error
-    return Snapshot(path, tuple(dict.fromkeys([*blobs, *folders])), last_entry, commits)
+    return DatabaseSnapshot(path, tuple(dict.fromkeys([*blobs, *folders])), last_entry, commits)
 
 
-def _files(store: Store, snapshot: Snapshot, folder: Path) -> Iterator[tuple[Path, Path]]:
+def _files(store: Store, snapshot: DatabaseSnapshot, folder: Path) -> Iterator[tuple[Path, Path]]:
     """What there is to copy, and where to. A file that is missing is left to `check`, which names it."""
     overrides = [path.name for path in store.folder.glob(f"{commands.NAME}*.json")]
     pairs = [(store.folder / name, folder / name) for name in (*snapshot.files, SCRUB_KEY, *overrides)]
