@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 
-from holdfast.privacy.scrub import Scrub
+from holdfast.privacy.scrub import PSEUDONYM, Scrub
 from parts import canaries, planted, report
 from parts.report import ROOT, Figures, rounded
 
@@ -54,6 +54,7 @@ def is_left(item: planted.Item, scrubbed: str) -> bool:
     else:
         parts = [item.secret[n : n + LEAST] for n in range(max(1, len(item.secret) - LEAST + 1))]
     rest = item.text.replace(item.secret, "\0", 1)
+    scrubbed = PSEUDONYM.sub("\0", scrubbed)  # "secret" in a pseudonym is no part of "secret_…"
     return any(part in scrubbed for part in [part for part in parts if part not in rest] or [item.secret])
 
 

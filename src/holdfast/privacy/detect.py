@@ -97,7 +97,7 @@ def _is_somebodys(address: str) -> bool:
 
 
 STAND_IN = re.compile(
-    r"<[^<>]*>?|\*+|\$[A-Za-z_]+|\$[{(].*|[\[{].*|%[sd]|%\(.*|%\w+%|@\w+@|&lt;.*"
+    r"<[^<>]*>?|\*+|\.\*.*|\$[A-Za-z_]+|\$[{(].*|[\[{].*|%[sd]|%\(.*|%\w+%|@\w+@|&lt;.*"
     r"|(?i:user|pass|password|passwd|pwd?|secret|token|key|apikey|changeme|change[_-]?it"
     r"|redacted|null|none|true|false"
     r"|undefined|hidden|masked|x+|\.+|-+|_+)\W?"
@@ -130,7 +130,7 @@ _SIGNS = frozenset("!@#$%^&*+=?~")
 
 
 def _is_mixed(text: str) -> bool:
-    return any(letter.isdigit() or letter in _SIGNS for letter in text) and any(map(str.isalpha, text))
+    return any(letter.isdigit() or letter in _SIGNS for letter in text.rstrip("!?")) and any(map(str.isalpha, text))
 
 
 def is_password(text: str) -> bool:
@@ -173,7 +173,7 @@ def is_told_password(text: str) -> bool:
         }
     is_named = re.search(r"(?i)pass|pwd|secret|token|_|field|input|value|type|param|config|user", text)
     is_word = re.fullmatch(r"[^\W\d_]+(?:-[^\W\d_]+)*[?_-]?", text) and not re.match(r"[a-z]+[A-Z]", text)
-    is_random = _is_random_word(text)
+    is_random = is_random_word(text)
     bare = text.rstrip("?_-").lower()
     return len(text) >= 6 and not is_named and (bool(is_word) or is_random) and bare not in _NO_PASSWORD
 
@@ -215,7 +215,7 @@ _LONG_NUMBER = re.compile(
 _COUNTRY = re.compile(
     r"[0-9](?<=[A-Za-z]{2}[0-9])[0-9](?:[ .-]?[A-Za-z0-9]){11}"
 )  # a country's two letters and two digits, found by the digits
-_LONG_TOKEN = re.compile(
+LONG_TOKEN = re.compile(
     r"[0-9](?:(?<=[A-Za-z][0-9])|[A-Za-z])[A-Za-z0-9_./+=-]{4}"
 )  # a digit beside a letter, as in most keys
 _DASHED = re.compile(r"-(?<=[0-9A-Za-z]{4}-)[0-9A-Za-z]{4,8}(?:[\s,;-]|$)")  # groups of letters and digits
@@ -256,14 +256,14 @@ SECRETS: Mapping[str, Sign] = {
     ),
     "slack_token": sign(r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}", "xox", test=is_given),
     "aws_access_key": sign(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b", "AKIA|ASIA", test=is_given),
-    "google_api_key": sign(r"\bAIza[A-Za-z0-9_-]{35}(?![A-Za-z0-9_-])", test=is_given, trait=_LONG_TOKEN),
+    "google_api_key": sign(r"\bAIza[A-Za-z0-9_-]{35}(?![A-Za-z0-9_-])", test=is_given, trait=LONG_TOKEN),
     "stripe_key": sign(r"\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}", "k_live_|k_test_", test=is_given),
     "gitlab_token": sign(r"\bglpat-[A-Za-z0-9_-]{20,}", "glpat-", test=is_given),
     "huggingface_token": sign(r"\bhf_[A-Za-z0-9]{30,}", "hf_", test=is_given),
     "npm_token": sign(r"\bnpm_[A-Za-z0-9]{36}\b", "npm_", test=is_given),
     "pypi_token": sign(r"\bpypi-[A-Za-z0-9_-]{50,}", "pypi-", test=is_given),
-    "sendgrid_key": sign(r"\bSG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{32,64}", trait=_LONG_TOKEN),
-    "google_oauth_token": sign(r"\bya29\.[A-Za-z0-9_-]{20,}", trait=_LONG_TOKEN),
+    "sendgrid_key": sign(r"\bSG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{32,64}", trait=LONG_TOKEN),
+    "google_oauth_token": sign(r"\bya29\.[A-Za-z0-9_-]{20,}", trait=LONG_TOKEN),
     "telegram_token": sign(
         r"(?:\b|\bbot)\d{8,10}:[A-Za-z0-9_-]{30,40}\b",
         ":",
@@ -284,19 +284,19 @@ SECRETS: Mapping[str, Sign] = {
     "vendor_token": sign(
         rf"(?<![A-Za-z0-9_])(?=[A-Za-z0-9_.=~/+:-]{{18}})(?:{_VENDORS})[A-Za-z0-9_.=~/+:-]{{11,}}[A-Za-z0-9_=-]",
         test=_is_key,
-        trait=_LONG_TOKEN,
+        trait=LONG_TOKEN,
     ),
-    "twilio_key": sign(r"\b(?:AC|SK)[0-9a-f]{32}\b", trait=_LONG_TOKEN),
+    "twilio_key": sign(r"\b(?:AC|SK)[0-9a-f]{32}\b", trait=LONG_TOKEN),
     "mail_key": sign(
         r"[0-9a-f](?<!\w.)[0-9a-f]{31}-(?:us\d{1,2}|[0-9a-f]{8}-[0-9a-f]{8})\b",
         "-us|-",
         trait=re.compile(r"-(?<=[0-9a-f]{24}-)"),
     ),
     "discord_token": sign(
-        r"\b[MNO][A-Za-z0-9_-]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,38}\b", test=_is_key, trait=_LONG_TOKEN
+        r"\b[MNO][A-Za-z0-9_-]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,38}\b", test=_is_key, trait=LONG_TOKEN
     ),
-    "azure_secret": sign(r"(?<![\w~.-])[A-Za-z0-9_~.-]{3}\dQ~[A-Za-z0-9_~.-]{31,34}(?![\w~-])", trait=_LONG_TOKEN),
-    "airtable_token": sign(r"\bpat[A-Za-z0-9]{14}\.[0-9a-f]{64}\b", trait=_LONG_TOKEN),
+    "azure_secret": sign(r"(?<![\w~.-])[A-Za-z0-9_~.-]{3}\dQ~[A-Za-z0-9_~.-]{31,34}(?![\w~-])", trait=LONG_TOKEN),
+    "airtable_token": sign(r"\bpat[A-Za-z0-9]{14}\.[0-9a-f]{64}\b", trait=LONG_TOKEN),
     "newrelic_license": sign(r"\b[0-9a-zA-Z]{34,38}NRAL\b", "NRAL"),
     "odd_token": sign(
         r"[a-z0-9]{10}msh[a-z0-9]{15}p1[a-z0-9]{6}jsn[a-z0-9]{12}\b|\baccess_token\$(?:production"
@@ -325,8 +325,8 @@ SECRETS: Mapping[str, Sign] = {
     "dsn_key": sign(
         r"://(?P<it>[0-9a-f]{32}(?::[0-9a-f]{32})?)@[\w.-]{0,80}", "@", trait=re.compile(r"://[0-9a-f]{32}")
     ),
-    "stellar_seed": sign(r"S(?<!\w.)[A-Z2-7]{55}(?!\w)", trait=_LONG_TOKEN, test=lambda text: not text.isalpha()),
-    "terraform_token": sign(r"\b[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,}", trait=_LONG_TOKEN),
+    "stellar_seed": sign(r"S(?<!\w.)[A-Z2-7]{55}(?!\w)", trait=LONG_TOKEN, test=lambda text: not text.isalpha()),
+    "terraform_token": sign(r"\b[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,}", trait=LONG_TOKEN),
     "private_key_material": sign(
         r"-----? ?BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)? ?-----?"
         r"(?:(?:[^-]|-(?!---))+-----? ?END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)? ?-----?"
@@ -392,7 +392,7 @@ _FOREIGN_KEYS = (
     r"(?:api|secret)[ -]?(?:schlüssel|sleutel|nyckel|nøgle|nøkkel|klíč|kľúč|anahtar\w{0,3}|kulcs|avain|ključ|cheie)"
     r"|(?:cl[ée]|chiave|klíč|kľúč|khóa|kunci|cheia?|ključ|clave|chave)(?: [a-zé]{1,8}){0,2}[ '](?:api|secr?[eè]t[ao]?)"
 )
-_PASSWORDS = (  # each begins with a letter, so that a search skips to it
+PASSWORDS = (  # each begins with a letter, so that a search skips to it
     r"passw(?:or)?[dt]e?|passphrase|passcode|pass(?:(?<![a-z]pass)|(?<=dbpass)|(?<=(?:user|root|mail|smtp|auth|wifi"
     r"|test)pass)"
     r"|(?<=(?:admin|store|redis|proxy|login)pass)|(?<=(?:key|sql|ftp|ssh|new|old)pass))\b"
@@ -410,12 +410,12 @@ _PASSWORD_WORDS = (
     "|slaptažodis|parool|clave|masterauth|securestring|jelszavam|jelszava|adgangskoden|kodeordet|salasanani|salasanasi"
     "|parolam|parolası|şifreniz|lozinku|hasłem|hesla|senhas|contraseñas|wachtwoorden"
 )
-_FAR = (  # scripts whose words are not told from what follows by spaces
+FAR = (  # scripts whose words are not told from what follows by spaces
     "парол[ьяюе]|паролем|парола|کلمه عبور|باسورد|رمز من|비번|パス(?=[は:])|รหัสไวไฟ|лозинка"
     "|κωδικ(?:ός|ό|οί)(?: πρόσβασης)?"
     "|συνθηματικό|密码|密碼|口令"
     "|パスワード|暗証番号|合言葉|비밀번호|암호|패스워드"
-    "|كلم[ةه] (?:المرور|السر)|رمز عبور|گذرواژه|סיסמ[הא]|पासवर्ड|कूटशब्द|รหัสผ่าน|পাসওয়ার্ড|api密钥"
+    "|كلم[ةه] (?:المرور|السر)|رمز عبور|گذرواژه|סיסמ[האת]|पासवर्ड|कूटशब्द|รหัสผ่าน|পাসওয়ার্ড|api密钥"
     "|密钥|令牌|apiキー|トークン"
     "|api 키|토큰"
     "|المفتاح السري|api कुंजी|คีย์ api|κλειδί api|api ключ(?= )|токен|ключ api|api[- ]ключ|секретный ключ|מפתח api"
@@ -426,7 +426,7 @@ _TECHNICAL = re.compile(
     r"(?i)sha-?\d|oauth|base-?\d|utf|md5|crypt|argon|pbkdf|hmac|\baes|\brsa|https?:|ipv|win\d|tls|ssl|k8s|ec2|i18n"
     r"|2fa|mfa|sql|mongo|redis|saml|wpa\d|wep\d|\bv\d|^\d+(?:st|nd|rd|th)$|unicode|ascii|html|ldap"
 )
-_NO_KEY = (
+NO_KEY = (
     r"(?:cache|sort|partition|primary|foreign|public|pub|s3|object|routing|idempotency|dedup\w*|host|lookup|hash|map"
     r"|dict|row|index|group|shard|commit|sha\d*"
     r"|next|prev\w*|page|cursor|continuation|sync|event|message|trace|build|cancel\w*|csrf|etag|registry|finger\w*"
@@ -435,7 +435,7 @@ _NO_KEY = (
 ASSIGNED: Mapping[str, Sign] = {
     "assigned_secret": sign(
         rf"(?:{_NAMES})[\w-]{{0,24}}[\"'`*\])\\]{{0,4}}\s{{0,4}}"
-        r"(?:[:=|>]{1,2}>?|→|->|,(?=\s?[\"'])|\b(?:is|are|was|ist|lautet|est|este|es|é|è|är|er|jest|je|to|:)\b:?"
+        r"(?:[:=|]{1,2}>?|>(?=[^\s<])|→|->|,(?=\s?[\"'])|\b(?:is|are|was|ist|lautet|est|este|es|é|è|är|er|jest|je|to|:)\b:?"
         r"|\b(?:has been |was |is )?(?:set |changed |reset )?to\b)"
         r"\s{0,4}(?:[brfu@$]{1,2}(?=[\"'])|base64:)?[\"'`*\\]{0,4}(?P<it>[^\s\"'`,;|<>&\\]{6,512})",
         "secret|token|key|credential|auth",
@@ -452,7 +452,7 @@ ASSIGNED: Mapping[str, Sign] = {
         any_case=True,
     ),
     "password": sign(
-        rf"(?:{_PASSWORDS})[\w-]{{0,24}}[\"'`*\])\\]{{0,4}}(?:\s(?:in )?(?:hex|base-?64|b64|encoded)|\s\([^()"
+        rf"(?:{PASSWORDS})[\w-]{{0,24}}[\"'`*\])\\]{{0,4}}(?:\s(?:in )?(?:hex|base-?64|b64|encoded)|\s\([^()"
         rf"\n]{{1,30}}\)|\s(?:for|of|to|at|on|für|fur|vom"
         rf"|von|zum|de|du|del|do|da|pour|para|per"
         r"|voor|van|do|dla|till|til|for|untuk|cho|icin|için)\s[^\n:=]{1,40}?)?\s{0,4}"
@@ -464,33 +464,9 @@ ASSIGNED: Mapping[str, Sign] = {
         test=is_told_password,
         any_case=True,
     ),
-    "stated_password": sign(
-        rf"(?:{_PASSWORDS})[\w-]{{0,24}}[\"'`*]{{0,3}}\s{{1,4}}"
-        r"(?:(?:is|are|was|ist|war|lautet|est|este|es|era|é|è|jest|to|je|är|er|on|adalah|là)\b:?"
-        r"|(?:has been |was |is )?(?:set |changed |reset )?to\b)"
-        r"\s{1,4}[\"'`]?(?P<it>[^\s\"'`,;|]{6,512})",
-        "pass|pw",
-        words=_PASSWORD_WORDS,
-        test=lambda text: is_password(text) or _is_random_word(text),
-        any_case=True,
-    ),
-    "prose_password": sign(
-        rf"(?:{_PASSWORDS}|pin(?<![a-z]pin)\b|login|credentials?|creds|zugangsdaten|identifiants?|credenciales"
-        rf"|credenciais|credenziali|zaloguj|inloggning|logg inn)"
-        r"[^\n\"`]{0,50}?"
-        r"(?:\s[\"'`(]{0,2}|[:=/"
-        r"|]\s{0,2}[\"'`]?)(?P<it>(?!(?:base-?\d\d|utf-?\d|sha-?\d|md5|oauth|wpa\d|[a-z]{1,5}\d\d?\b|\d+(?:st|nd|rd"
-        r"|th)?\b|v\d))(?=[^\s\"'`]{0,40}[\d!#$%^&*?~_+=-])(?=[^\s\"'`]{0,40}[a-z])[^\s\"'`<>]{5,63}(?<![.,;:!?)\]])[!"
-        r"?]?)",
-        "pass|pw",
-        words=_PASSWORD_WORDS + "|login|creds|credentials|credential|zugangsdaten|identifiant|identifiants|credenciales"
-        "|credenciais|credenziali|zaloguj|inloggning|logg|pin",
-        test=lambda text: _is_prose_password(text),
-        any_case=True,
-    ),
     "my_password": sign(
         rf"\b(?:my|our|mein|unser|mon|notre|mi|nuestra|minha|mia|mijn|moje|mitt|mit|min"
-        rf"|benim)\s(?:\w{{1,12}}\s)?(?:{_PASSWORDS})[\w-]{{0,12}}"
+        rf"|benim)\s(?:\w{{1,12}}\s)?(?:{PASSWORDS})[\w-]{{0,12}}"
         r"(?:\s(?:for|to|für|pour|para|per|voor|do)\s[\w' ]{1,24}?)?\s(?:is|ist|est|es|é|è|jest|är"
         r"|er)\s[\"'`]?(?P<it>[^\W\d_]{5,40})(?=[\"'`.!,;]{0,2}(?:\s|$))",
         "passw|passph|passc",
@@ -499,7 +475,7 @@ ASSIGNED: Mapping[str, Sign] = {
         any_case=True,
     ),
     "quoted_password": sign(
-        rf"(?:{_PASSWORDS})[\w-]{{0,24}}[\"'`\])]{{0,2}}\s{{0,3}}(?:[:=]{{1,3}}>?|\("
+        rf"(?:{PASSWORDS})[\w-]{{0,24}}[\"'`\])]{{0,2}}\s{{0,3}}(?:[:=]{{1,3}}>?|\("
         rf"|is\b)?\s{{0,3}}[\"'](?P<it>[^\s\"'<>]{{8,64}})[\"']",
         "passw|passph|pwd",
         words=_PASSWORD_WORDS,
@@ -507,49 +483,18 @@ ASSIGNED: Mapping[str, Sign] = {
         any_case=True,
     ),
     "value_of": sign(
-        rf"(?:key|name|id)[\"']?\s?[:=]\s?[\"']?[\w.-]{{0,32}}(?:{_PASSWORDS}"
+        rf"(?:key|name|id)[\"']?\s?[:=]\s?[\"']?[\w.-]{{0,32}}(?:{PASSWORDS}"
         rf"|{_NAMES})[\w.-]{{0,16}}[\"']?\s{{0,4}}[,;]?\s{{0,8}}[\"']?"
         r"value[\"']?\s?[:=]\s{0,2}[\"']?(?P<it>[^\s\"'`,;|<>]{4,512})",
         "passw|pwd|secret|token|apikey|api_key",
         test=is_told_password,
         any_case=True,
     ),
-    "spoken_key": sign(
-        r"(?:key|token|secret|session id|session|schlüssel|jeton|clave|chave|credentials?|apikey|bearer|key_id"
-        r"|access_key|secret_key|private|privkey"
-        r"|wallet|metamask|auth|dockerconfigjson|leaked|committed|pasted|deepgram|login|-t"
-        r"|-k)[\w-]{0,12}[\"'`)]{0,2}(?:\s(?:is|was|ist|est"
-        r"|for|of|from|in|to|it|a|the|my|this|by"
-        r"|accidentally|<<<|here)\b){0,4}[ \t:=<]{1,5}[\"'`(]{0,2}(?P<it>(?:0x)?[a-z0-9_+/.-]{16,512}={0,2})(?![\w@])",
-        "auth|config|key|token|secret|session|login|leaked|committed|pasted|wallet|priv| -t ",
-        words="schlüssel|jeton|clave|chave|credential|credentials|metamask|deepgram",
-        test=lambda text: _is_strong(text),
-        any_case=True,
-        trait=_LONG_TOKEN,
-        unless=_NO_KEY,
-    ),
-    "key_before": sign(
-        r"(?<![\w/])(?P<it>(?:0x)?[a-z0-9_+/-]{20,512}={0,2})[\"'`]? (?:is|was|as|ist|est|es|é|into|in) (?:(?:the|my"
-        r"|our|your|a|mein|mon|mi)\s)?"
-        r"(?:\w{1,12}\s){0,2}?(?:key|token|secret|metamask|wallet|schlüssel|credential)",
-        "key|token|secret|metamask|wallet|schlüssel|credential",
-        test=lambda text: _is_strong(text),
-        any_case=True,
-        trait=_LONG_TOKEN,
-    ),
     "typed_password": sign(
         r"(?:passw|pwd)[^\n]{0,40}?(?:equals|compare\w*|send_?keys|type|fill|set_?text|set_?value|type_?text"
         r"|send)\w{0,8}\(\s?[\"'](?P<it>[^\"'\n]{4,64})[\"']",
         "passw|pwd",
         test=is_given,
-        any_case=True,
-    ),
-    "password_line": sign(
-        rf"(?:{_PASSWORDS})\s{{0,2}}(?:is|ist|est|es)?(?<!\bpass)(?:(?<!:)"
-        rf"|:(?: [|>]-?)?)\s?\r?\n\s{{0,8}}(?P<it>[^\s\"'`<>@][^\s\"'`<>]{{5,62}})(?=\s*(?:\n|$))",
-        "passw|passph|passc",
-        words=_PASSWORD_WORDS,
-        test=lambda text: _is_prose_password(text) or _is_random_word(text),
         any_case=True,
     ),
     "commented_password": sign(
@@ -561,10 +506,10 @@ ASSIGNED: Mapping[str, Sign] = {
     "use_password": sign(
         r"\b(?:use|enter|type|try|with|mit|avec|con|com|and)\s[\"'`]?(?P<it>[^\s\"'`<>]{5,63})[\"'`]? (?:to (?:log"
         r"|sign|get) ?in|(?:einlogg|anmeld)|to (?:unlock|decrypt|open|connect|authenticate)"
-        rf"|(?:when|if|as|at|for|in|into)\b[^\n.]{{0,30}}?(?:{_PASSWORDS}))",
+        rf"|(?:when|if|as|at|for|in|into)\b[^\n.]{{0,30}}?(?:{PASSWORDS}))",
         "passw|passph|passc|to log in|to login|to sign in|to get in|to unlock|to decrypt",
         words="einloggen|anmelden",
-        test=lambda text: _is_prose_password(text),
+        test=lambda text: is_prose_password(text),
         any_case=True,
     ),
     "login_pair": sign(
@@ -612,27 +557,9 @@ ASSIGNED: Mapping[str, Sign] = {
         test=lambda text: is_password(text),
         any_case=True,
     ),
-    "password_before": sign(
-        rf"(?P<it>[^\s\"'`<>]{{5,63}})[\"'`]? (?:as|is|was|als|ist|comme|est|como|es|é|come|jako)(?: (?:the|my"
-        rf"|your|our|his|her|a|das|mein|le|mon|la|mi|el|o|il))?(?: \w{{1,12}})? (?:{_PASSWORDS})\b(?! (?:hash|length"
-        rf"|policy|field|manager|format|file|prompt|column|\w+ing))",
-        "pass",
-        words=_PASSWORD_WORDS,
-        test=lambda text: is_password(text) and not _TECHNICAL.search(text) and any(map(str.isdigit, text)),
-        any_case=True,
-        trait=re.compile(r" (?:as|is|was|als|ist|comme|est|como|es|é|come|jako) "),
-    ),
     "far_password": sign(
-        rf"(?:{_FAR})[^\x21-\x7e\n]{{0,12}}[:=]{{1,2}}>?\s{{0,3}}[\"'`]{{0,3}}(?P<it>[\x21-\x7e]{{3,127}}{_END}[-!?]?)",
+        rf"(?:{FAR})[^\x21-\x7e\n]{{0,12}}[:=]{{1,2}}>?\s{{0,3}}[\"'`]{{0,3}}(?P<it>[\x21-\x7e]{{3,127}}{_END}[-!?]?)",
         test=lambda text: is_told_password(text) or bool(re.fullmatch(r"[A-Za-z]{8,}[-_!?]?", text)),
-        gate="far",
-        any_case=True,
-    ),
-    "far_prose_password": sign(
-        rf"(?:{_FAR})(?:[^\x21-\x7e\n]|-(?=[^\x21-\x7e])){{0,30}}[\"'`]{{0,3}}(?P<it>[\x21-\x7e]{{4,127}}{_END}[-!?]?)",
-        test=lambda text: (
-            is_password(text) and len(text) > 5 and not _TECHNICAL.search(text) and not _CODE.search(text)
-        ),
         gate="far",
         any_case=True,
     ),
@@ -689,7 +616,7 @@ ASSIGNED: Mapping[str, Sign] = {
     "cookie": sign(
         r"(?:sess(?:ion)?(?:[_-]?id|[_-]?token)?|sid|auth[\w-]{0,12}|remember_\w{1,12}|csrf\w{0,12}"
         r"|xsrf[\w-]{0,12}|jwt|token|appid|response|sig|signature|verifier|secret)"
-        r"=(?P<it>[^\s\"'`,;|<>&]{12,4096})",
+        r"=(?P<it>[^\s\"'`,;|<>&\\]{12,4096})",
         trait=re.compile(r"=[^\s\"'`,;|<>&]{12}"),
         test=lambda text: is_password(text) and sum(map(str.isdigit, text)) >= (1 if len(text) >= 16 else 2),
         any_case=True,
@@ -705,7 +632,7 @@ ASSIGNED: Mapping[str, Sign] = {
         any_case=True,
     ),
     "xml_password": sign(
-        rf"(?:{_PASSWORDS})[\w-]{{0,12}}[\"']?(?:[^<>\n]{{0,60}}>|</\w{{1,12}}>)\s{{0,8}}(?:<(?:value"
+        rf"(?:{PASSWORDS})[\w-]{{0,12}}[\"']?(?:[^<>\n]{{0,60}}>|</\w{{1,12}}>)\s{{0,8}}(?:<(?:value"
         rf"|string)>)?(?P<it>[^<>\s]{{4,128}})</",
         "pass|pw",
         test=is_given,
@@ -740,8 +667,8 @@ ASSIGNED: Mapping[str, Sign] = {
         r"/(?:reset|invite|verify|confirm|magic|activate|recover|join|password|unsubscribe"
         r"|auth)[\w-]{0,24}/(?P<it>[\w-]{16,128})(?![\w/.-])",
         "://",
-        test=lambda text: _is_strong(text),
-        trait=_LONG_TOKEN,
+        test=lambda text: is_strong(text),
+        trait=LONG_TOKEN,
     ),
     "form_value": sign(
         r"\bvalue=[\"'](?P<it>[^\"'\n]{3,128})[\"'][^<>]{0,160}?type=[\"']?password",
@@ -765,24 +692,6 @@ ASSIGNED: Mapping[str, Sign] = {
         test=lambda text: is_password(text) and sum(map(str.isdigit, text)) >= 2,
         any_case=True,
     ),
-    "named_vendor_key": sign(
-        r"\b(?:datadog|dd_\w{2,12}|cloudflare|cf_\w{2,12}|twilio|heroku|azure ?devops|azure|algolia|mailgun"
-        r"|pagerduty|okta|auth0|snyk|codecov|wandb|cohere|mistral|adafruit|dropbox|asana|zendesk|contentful|fastly"
-        r"|netlify|linode|vultr|hetzner|sonarqube|artifactory|opsgenie|rollbar|bugsnag|honeycomb|segment|mixpanel"
-        r"|amplitude|intercom|freshdesk|pipedrive|trello|clickup|monday|airtable|bitly|giphy|unsplash"
-        r"|openweather\w*|newsapi|alpha ?vantage|finnhub|etherscan|infura|alchemy|\bpat\b)\b"
-        r"[^\n]{0,30}?(?:key|token|\bpat\b|secret|auth|api|credential"
-        r"|password)[^\n]{0,16}?(?<![\w-])(?P<it>[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-        r"|[0-9a-z]{32,84})(?![\w-])",
-        words="datadog|dd|cloudflare|cf|twilio|heroku|azure|algolia|mailgun|pagerduty|okta|auth|snyk|codecov|wandb"
-        "|cohere|mistral|adafruit|dropbox|asana|zendesk|contentful|fastly|netlify|linode|vultr|hetzner|sonarqube"
-        "|artifactory|opsgenie|rollbar|bugsnag|honeycomb|segment|mixpanel|amplitude|intercom|freshdesk|pipedrive"
-        "|trello|clickup|monday|airtable|bitly|giphy|unsplash|openweather|openweathermap|newsapi|finnhub|etherscan"
-        "|infura|alchemy|pat",
-        test=lambda text: sum(map(str.isdigit, text)) >= 4 and any(map(str.isalpha, text)),
-        any_case=True,
-        trait=re.compile(r"[0-9a-zA-Z]{12}"),
-    ),
     "seed_phrase": sign(
         r"(?<![a-z])(?<![a-z][ ,-])(?:[a-z]{3,8}(?:[ ,]{1,2}|-|\n)){11,23}[a-z]{3,8}(?![a-z]|[ ,-][a-z])",
         trait=re.compile(r"(?:^|[:\n\"'`(>])[ \n]?(?:[a-z]{3,8}[ ,\n-]{1,2}){11}"),
@@ -799,7 +708,7 @@ ASSIGNED: Mapping[str, Sign] = {
     "random_string": sign(
         r"[A-Za-z0-9+/_-](?<![A-Za-z0-9+/_=-].)[A-Za-z0-9+/_-]{31,}+={0,2}(?![A-Za-z0-9+/_-])",
         test=_is_random,
-        trait=_LONG_TOKEN,
+        trait=LONG_TOKEN,
         unless=r"https?://[^\s\"'<>?]*|[?&](?:id|v|list|h|ref|utm_\w+|page_?token|cursor|version|rev|commit|sha\d*"
         r"|\w*hash)="
         r"|(?:etag|hash|digest|checksum|integrity|cid|fingerprint|h1|sha-?\d+|ssh-(?:rsa|ed25519)|trace|span"
@@ -808,7 +717,7 @@ ASSIGNED: Mapping[str, Sign] = {
 }
 
 
-def _is_strong(text: str) -> bool:
+def is_strong(text: str) -> bool:
     """Whether what stands beside a word for a key is one: long, random, and neither a name nor a path."""
     if not is_given(text) or NO_SECRET.match(text) or _CODE.search(text) or text.count("/") > max(1, len(text) // 24):
         return False
@@ -826,7 +735,7 @@ def _is_strong(text: str) -> bool:
     )
 
 
-def _is_random_word(text: str) -> bool:
+def is_random_word(text: str) -> bool:
     """Letters only, but in a mixture of cases that no name has."""
     if not is_given(text) or not text.isalpha() or len(text) < 8 or len(re.findall(r"[a-z][A-Z]", text)) < 2:
         return False
@@ -866,20 +775,25 @@ def _is_seed(text: str) -> bool:
     return len(words) in (12, 15, 18, 21, 24) and not _COMMON & set(words) and len(set(words)) >= len(words) * 2 // 3
 
 
-def _is_prose_password(text: str) -> bool:
-    """In prose a password shows itself by digits or signs among its letters, beyond what words and dates have."""
-    is_plain = re.fullmatch(
-        r"[^\W\d_]+(?:['’-][^\W\d_]+)*[?!.]?|[\d.,:/-]+\w{0,3}|\d+[a-z]{1,4}|[a-z]{1,4}-?\d{1,4}"
+_WORD_WITH_NUMBER = re.compile(r"[A-Za-z]{1,4}-?\d{1,4}|[^\W\d_]+\d|\d+[a-z]{1,4}|[A-Za-z]+-\d+")
+
+
+def is_prose_password(text: str, is_stated: bool = False) -> bool:
+    """In prose a password shows itself by digits or signs among its letters, beyond what words and dates have; where
+    it is said that this is one, a word and a number will do."""
+    is_plain = (not is_stated or len(text) < 6) and _WORD_WITH_NUMBER.fullmatch(text)
+    is_plain = is_plain or re.fullmatch(
+        r"[^\W\d_]+(?:['’-][^\W\d_]+)*[?!.]*|[\d.,:/-]+\w{0,3}"
         r"|v?\d+(?:\.[\w-]+)*\w{0,2}"
-        r"|[\w.-]+\.\w{2,4}"
-        r"|[A-Za-z]+\d|[a-z_]+|[\w.+-]+@[\w-]+\.[\w.-]+|[a-z]+(?:_[a-z]+\d?)+|--?[\w-]+|\w+=[\w\"'./<$]\S*"
-        r"|[(\[{<\"'/.-]+\w+\W*",
+        r"|[\w.-]+\.[a-z]\w{1,3}|[a-z]+\d+(?:\.\d+)+"
+        r"|[a-z_]+|[\w.+-]+@[\w-]+\.[\w.-]+|[a-z]+(?:_[a-z]+\d?)+|--?[\w-]+|\w+=[\w\"'./<$-]\S*"
+        r"|[(\[{<\"'/.@-]+[\w.]+\W*|~?/.*|\d+e-\d+",
         text,
         re.IGNORECASE,
     )
     digits = len(re.findall(r"\d", text))
     has_sign = (
-        digits >= 2 or any(letter in "!#$%^&*?~@" for letter in text) or (digits and len(_TURN.findall(text)) >= 4)
+        digits >= 2 - is_stated or any(letter in "!#$%^&*?~@" for letter in text) or (digits and len(_TURN.findall(text)) >= 4)
     )
     return not is_plain and bool(has_sign) and not _TECHNICAL.search(text) and is_password(text)
 

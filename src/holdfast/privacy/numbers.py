@@ -277,9 +277,26 @@ _CALLED_CODE = (  # what the letters "code" alone do not say
     r"|הקוד שלך|आपका कोड|您的代码|あなたのコード|mã của bạn|kode anda|รหัสของคุณ"
 )
 _ONE_TIME_CUE = re.compile(f"{_ONE_TIME}|{_CALLED_CODE}")
+_CODE_WORD = re.compile(  # any word for a code; the first group is what makes it a code of something else
+    r"(?:(promo\w*|discount|coupon|voucher|gift|rabatt\w*|zip|post\w{0,3}|postal|area|error|status|exit|return|source|country"
+    r"|order|product|item|bar|qr|http|response|reason|fehler|erreur|errore|kraj\w*|erro|language|color|byte|op|key)[ -]?)?"
+    r"(?<![^\W_a-z])(?:pin|code?|kod(?:e[nr]?|u|ot|a|i|un|om)?|k[óo]d(?:ja|om|ot)?|koodi\w{0,3}|codice|c[óo]digo|codul|код\w{0,3}"
+    r"|κωδικ\w{1,2}|clave|(?:ال)?(?:رمز|كود)|کد|ה?קוד|कोड|コード|코드|[码碼]|mã|รหัส|combination|kombination\w*)(?![a-z])"
+)
+_SENT = re.compile(  # how a code comes, what it opens, and what is done with it
+    r"\bsms|смс|\btext|\bmessage|nachricht|\bmail|whats|telegram|signal\b|\bapp\b|re[çc]u|received|\bgot\b|\bsent\b|erhalten"
+    r"|bekommen|gekommen|recib|lleg[óo]|cheg[ou]|receb|arrivat|ricevut|ontving|ontvangen|kreeg|gekregen|dosta[łl]|otrzyma"
+    r"|przysz|přiš|dosta[lt]|\bfick\b|\bfikk\b|\bfik\b|\bsain\b|tuli|tullut|gel(?:di|en)|приш|получ|прий?шо?в|отрим|надійш|ήρθε|έλαβα|έστειλ"
+    r"|وصل|جاء|קיבלתי|הגיע|शेयर|आया|मिला|收到|发来|届い|受け取|받은|왔|온 |nhận|terima|kirim|ได้รับ|share|weiter|teil|partag|comp[aâ]rt"
+    r"|condiv|delen|deel|udostęp|sdíle|dela|\bdel\b|jaa|paylaş|никому|сообща|повідомл|תשתף|enter|eingeb|saisi|ingres|inser|wpisz"
+    r"|zadej|door|gate|alarm|entry|\btür|\btor\b|haus|garage|\bsafe\b|tresor|porta?\w{0,4}\b|immeuble|puerta|cancello|allarme|deur|poort|brama"
+    r"|drzwi|dveř|\bdör|\bdør|\bovi|kapı|двер|подъезд|домофон|сейф|сигнализ|πόρτα|συναγερμ|الباب|דלת|אזעקה|门|ドア|玄関|金庫|현관|문 |cửa|pintu"
+    r"|card|kart|carta|carte|tarjeta|cartão|kaart|kort|карт|bank|login|log in|sign|verif|confirm|bestät|конф|подтв|unlock"
+)
+_TOLD_CODE = re.compile(r"(?:kod(?:en)?|koodi|code|код|kód|codice|c[óo]digo) (?:är|er|on|ist|is|est|es|é|è|to|je)\W{1,3}\Z|(?:gelen|mein|my) \w{2,9}\W{1,3}\Z")
 ONE_TIME = re.compile(
-    r"(?<![A-Za-z0-9_.,/$€£#-])(?<![0-9]:)(?:G-|FB-)?[0-9]{3}(?:[0-9]{1,5}|[ -][0-9]{3,4})(?![A-Za-z0-9_/:%$€£°-]|\.\d"
-    r"|,\d{3})"
+    r"(?<![A-Za-z0-9_.,/$€£#-])(?<![0-9]:)(?:(?:G-|FB-)?[0-9]{3}(?:[0-9]{1,5}|[ -][0-9]{3,4})|[0-9]{2}[ -][0-9]{2}[ -][0-9]{2}"
+    r"|(?=[A-Z]{0,7}[0-9])(?=[0-9]{0,7}[A-Z])[A-Z0-9]{5,8})(?![A-Za-z0-9_/:%$€£°-]|\.\d|,\d{3})"
 )
 _CARDS = (
     r"card|visa|mastercard|amex|karte|kartennummer|carte|tarjeta|cart[aã]o|carta|kaart|karta"
@@ -411,19 +428,28 @@ _ID_OPENINGS = _openings(
 
 
 def one_time_codes(text: str) -> Iterator[Detection]:
-    """Codes that are used once: a few digits with a word for such a code shortly before or after."""
+    """Codes that are used once or open something: a few digits with words for such a code shortly before or after."""
     lower = ""
     for match in ONE_TIME.finditer(text):
         lower = lower or small(text)
         around = lower[max(0, match.start() - 48) : match.end() + 40]
         if NO_PERSON_END.search(lower[max(0, match.start() - 32) : match.start()]) or UNIT.match(lower, match.end()):
             continue
-        if _may_hold(around, _ONCE) and not YEAR.fullmatch(match.group()) and _ONE_TIME_CUE.search(around):
+        if _may_hold(around, _ONCE) and not YEAR.fullmatch(match.group()) and _is_code(around, lower, match.start()):
             yield Detection("password", *match.span())
 
 
+def _is_code(around: str, lower: str, start: int) -> bool:
+    if _ONE_TIME_CUE.search(around):
+        return True
+    words = list(_CODE_WORD.finditer(around))
+    if not words or any(word[1] for word in words):
+        return False
+    return bool(_SENT.search(around) or _TOLD_CODE.search(lower, max(0, start - 24), start))
+
+
 _ONCE = _openings(
-    _ONE_TIME, "otp one ver tan sms log sec con acc pas cod cla tem mon kod mfa tot mta fa sha aut com geh tür tex"
+    _ONE_TIME, "otp one ver tan sms log sec con acc pas cod cla tem mon kod koo pin mfa tot mta fa sha aut com geh tür tex"
 )
 UNIT = re.compile(
     r"\s?(?:ms|s|sec\w*|min\w*|hours?|days?|kb|mb|gb|items?|rows?|users?|bytes?|tokens?|percent|eur|usd|euros?"

@@ -28,7 +28,7 @@ import orjson
 
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.trace import NEUTRAL, ModelCall, Span, ToolCall
-from holdfast.privacy import detect, numbers, people, spelling
+from holdfast.privacy import detect, numbers, people, spelling, told
 from holdfast.privacy.detect import Detection
 
 K = TypeVar("K", str, bytes)
@@ -563,6 +563,8 @@ def _within(text: str) -> list[Detection]:
         *numbers.ids(text),
         *numbers.labelled(text),
         *numbers.one_time_codes(text),
+        *told.passwords(text),
+        *told.keys(text),
         *_columns(text),
     ]
     weak = list[Detection]()

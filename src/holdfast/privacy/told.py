@@ -1,0 +1,158 @@
+"""Secrets that the words around them give away: passwords and keys in prose, in forms and in code.
+
+A word for a secret is found first; then everything near it is tried, so that a user's name or a host between the two
+hides nothing. All windows are bounded, so that a search takes linear time. Codes of digits are in `numbers`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from holdfast.privacy import detect
+from holdfast.privacy.detect import Detection, lower_and_words
+
+NEAR, AHEAD, KEY_NEAR = 64, 48, 72  # characters after a word, before it, and before a key
+HINTS = tuple(
+    "pass pw login logg cred mdp contrase senha parol kennwort zugang wachtwoord hasł haslo heslo hesla lösenord losenord"
+    " adgangskode kodeord salasana sifre şifre jelsz lozink geslo sandi khau khẩu slaptaž clave identifiant zaloguj парол"
+    " лозинк код κωδικ συνθημ سر مرور عبور باسورد رمز סיסמ पासव कूटश รหัส পাস 密 口令 パス 合言葉 비번 비밀번호 암호 패스".split()
+)
+CUE = re.compile(
+    rf"(?:{detect.PASSWORDS}|login|credentials?|creds|zugangsdaten|identifiants?|credencia\w{{1,3}}|credenziali|zaloguj"
+    rf"|inloggning|logg inn|parola d'ordine)[\w-]{{0,24}}|{detect.FAR}"
+)
+PIECE = re.compile(r"[^\s\"'`<>|,;\\\u2e80-\u9fff\uac00-\ud7ff\u0e00-\u0e7f]{4,128}")
+_CUT = re.compile(r"\n|[.?]\s")
+_LABEL_END = re.compile(r"[\s*:\])}\"'|>-]{0,6}\n[\s>*-]{0,8}")
+_MARKS = re.compile(r"[\s>*#\d.)(\[{\"'-]{0,8}")
+_STATED = re.compile(  # nothing but marks and a verb between the word and what it names
+    r"[\W_]{0,6}(?:[^\W\d_]{1,6} ){0,2}(?:(?:is|are|was|ist|war|lautet|est|este|es|era|é|è|jest|to|je|är|er|on|adalah|là"
+    r"|hai|είναι|هي|هو|היא|है|คือ|е|на|in|naar|til|till|para|pra|a|zu|auf|na|'s|of|=>?|:)[\W_]{1,4})?|[^\x21-\x7e\n]{0,16}"
+)
+_NAMES_NEXT = re.compile(  # what follows is a name or a number of something else
+    r"(?:user(?:name)?|account|host|server|ticket|order|version|issue|bug|id|file|room|model|table|column|error|line"
+    r"|port|build|rfc|cve|commit|sha\d*|hash|benutzer|utente|usuario|usuário|utilisateur)\W{1,3}$"
+)
+_LINK = re.compile(
+    r"[\"'`*]{0,2},? (?:as|is|was|als|ist|comme|est|como|es|é|è|come|jako|som|de|olarak)\b[^\n.]{0,24}\Z", re.IGNORECASE
+)
+_PHRASE = re.compile(r"[a-z]{3,9}(?:[-_.+][a-z]{3,9}){3,7}\d{0,4}[!?]?")
+_NAMING = re.compile(r"pass|pwd|user|name|key|file|form|input|reset|login|auth|token|secret|text|type|field|the\b|and\b|for\b")
+
+
+def passwords(text: str) -> Iterator[Detection]:
+    """What looks like a password near a word for one, in any of the languages."""
+    lower, _ = lower_and_words(text)
+    if not any(map(lower.__contains__, HINTS)):
+        return
+    for cue in CUE.finditer(lower):
+        hit = next(_after(text, lower, cue), None) or next(_before(text, lower, cue), None)
+        if hit is not None:
+            yield Detection("password", *hit)
+
+
+def _after(text: str, lower: str, cue: re.Match[str]) -> Iterator[tuple[int, int]]:
+    """What stands behind the word in its sentence; behind a line with nothing but the word, in the next line."""
+    begin = cue.end()
+    label = _LABEL_END.match(lower, begin)
+    is_verb = cue.group().endswith("pass")  # mostly that
+    if label and not is_verb and _MARKS.fullmatch(lower, lower.rfind("\n", 0, cue.start()) + 1, cue.start()):
+        begin = label.end()
+    cut = _CUT.search(lower, begin, begin + NEAR)
+    stop = cut.start() if cut else begin + NEAR
+    for start, end in _pieces(text, begin, stop):
+        piece = text[start:end]
+        if not detect.is_given(piece) or (start == cue.end() and text[start] in "@./(%&[$"):
+            return
+        is_stated = _STATED.fullmatch(lower, begin, start) is not None
+        if (is_stated or not is_verb) and is_prose(piece, is_stated) and not _NAMES_NEXT.search(lower, max(0, start - 16), start):
+            yield start, end
+
+
+def _before(text: str, lower: str, cue: re.Match[str]) -> Iterator[tuple[int, int]]:
+    """What stands before the word in its sentence, if something links the two or it has signs as no word has."""
+    begin, at = max(0, cue.start() - AHEAD), cue.start()
+    for cut in _CUT.finditer(lower, begin, at):
+        begin = cut.end()
+    for start, end in _pieces(text, begin, at):
+        piece = text[start:end]
+        if is_prose(piece) and (_LINK.search(text, end, at) if not _is_signed(piece) else True):
+            yield start, end
+
+
+def _pieces(text: str, begin: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Where the words between the two begin and end, without the marks around them."""
+    for piece in PIECE.finditer(text, begin):
+        if piece.start() >= stop:
+            return
+        said = piece.group().rstrip(".:)]}*")
+        bare = said.lstrip("([{*:=/")
+        yield piece.end() - len(piece.group()) + len(said) - len(bare), piece.start() + len(said)
+
+
+def is_prose(piece: str, is_stated: bool = False) -> bool:
+    """Whether it is a password among words: signs or digits in it, cases that take turns, or four plain words in one."""
+    is_phrase = _PHRASE.fullmatch(piece) and not _NAMING.search(piece)
+    return bool(is_phrase) or detect.is_prose_password(piece, is_stated) or detect.is_random_word(piece)
+
+
+def _is_signed(piece: str) -> bool:
+    kinds = sum(any(map(kind, piece)) for kind in (str.isupper, str.islower, str.isdigit))
+    return kinds >= 2 and re.search(r"\w[!$%^&*?~@#]", piece[:-1]) is not None
+
+
+KEY_HINTS = tuple(
+    "key token secret cred api auth jeton schlüssel sleutel nyckel nøgle nøkkel klíč kľúč klucz anahtar kulcs avain ključ"
+    " cheie clé cle chiave clave chave khóa kunci wallet metamask bearer pat client( webhook hook session ключ токен κλειδ"
+    " مفتاح رمز توكن מפתח טוקן टोकन कुंजी คีย์ 密钥 密鑰 金鑰 令牌 キー トークン 키 토큰".split()
+)
+_VENDORS = (
+    r"datadog|\bdd_\w{2,12}|cloudflare|\bcf_\w{2,12}|twilio|heroku|azure ?devops|algolia|mailgun|pagerduty|okta|auth0|snyk"
+    r"|codecov|wandb|cohere|mistral|adafruit|dropbox|asana|zendesk|contentful|fastly|netlify|linode|vultr|hetzner|sonarqube"
+    r"|artifactory|opsgenie|rollbar|bugsnag|honeycomb|mixpanel|amplitude|intercom|freshdesk|pipedrive|trello|clickup|airtable"
+    r"|bitly|giphy|unsplash|openweather\w*|newsapi|alpha ?vantage|finnhub|etherscan|infura|alchemy|deepgram|elevenlabs"
+)
+VENDORS = frozenset(re.findall("[a-z]{4,}", _VENDORS))
+_KEY = (
+    r"key(?!word|board)|token(?!i[sz])|secret|credential|jeton|schlüssel|sleutel|nyckel|nøgle|nøkkel|klíč|kľúč|klucz|anahtar"
+    r"|kulcs|avain|ključ|cheie|\bclé|\bcle\b|chiave|\bclave|\bchave|khóa|kunci|wallet|metamask|bearer|privkey|(?<![a-z])pat"
+    r"(?![a-z])|client\(|session(?: ?id)?\b|leaked|committed|pasted|ключ|токен|κλειδ|مفتاح|رمز|توكن|מפתח|טוקן|टोकन|कुंजी"
+    r"|คีย์|密钥|密鑰|金鑰|令牌|キー|トークン|키|토큰"
+)
+_KEY_BEFORE = re.compile(rf"{_KEY}|{_VENDORS}")
+_KEY_AFTER = re.compile(
+    rf"[\"'`)]{{0,2}},? ?(?:is|was|as|ist|est|es|é|è|into|in|to|for|für|pour|para|per|voor|von|de|di|dla|для|से|σε|の|"
+    rf"for my|til|till)\b[^\n.]{{0,32}}?(?:{_KEY}|{_VENDORS}|\b40[13]\b)"
+)
+_NO_KEY = re.compile(rf"{detect.NO_KEY}\Z")
+_PUBLIC = re.compile(
+    r"hash|\bsha|md5|digest|checksum|commit|etag|finger|revision|\brev\b|\btree\b|\bblob\b|[ug]uid|trace|span|request"
+    r"|correlation|image|layer|version|cache|integrity|public|\bid\b|merge|https?://[^\s?]*\Z"
+)
+STRING = re.compile(
+    r"[A-Za-z0-9](?<![A-Za-z0-9_+/.~%-].)[A-Za-z0-9_+/.~-]{15,511}+={0,2}(?![A-Za-z0-9@])"
+)
+
+
+def keys(text: str) -> Iterator[Detection]:
+    """What looks random near a word for a key, or near the name of a service whose keys have no form."""
+    lower, words = lower_and_words(text)
+    if not detect.LONG_TOKEN.search(text) or (
+        VENDORS.isdisjoint(words) and not any(map(lower.__contains__, KEY_HINTS))
+    ):
+        return
+    for match in STRING.finditer(text):
+        if detect.is_strong(match.group()) and _is_called_key(lower, *match.span()):
+            yield Detection("random_string", *match.span())
+
+
+def _is_called_key(lower: str, start: int, end: int) -> bool:
+    is_hex = not set(lower[start:end]) - set("0123456789abcdef-")
+    begin = max(0, start - KEY_NEAR)
+    if is_hex:
+        begin = max(begin, lower.rfind("\n", begin, start) + 1, start - AHEAD)
+    cues = list(_KEY_BEFORE.finditer(lower, begin, start))
+    if cues:
+        return not _PUBLIC.search(lower, cues[-1].end(), start) and not _NO_KEY.search(lower, begin, cues[-1].start())
+    return _KEY_AFTER.match(lower, end) is not None and not _PUBLIC.search(lower, begin, start)
