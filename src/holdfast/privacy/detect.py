@@ -242,7 +242,7 @@ SCW(?=[A-Z0-9]{17}\b) akab- AstraCS: dbt[cu]_ dnkey- pdl_(?:live|sdbx)_ zpka_ ct
 pt[la][ac]_ cio(?=[A-Za-z0-9]{32}\b) bb_(?:live|test)_ v[1-4]\.(?:local|public)\. nsec1 suiprivkey1
 edsk(?=[1-9A-Za-z]{50}) [xyztuv]prv(?=[1-9A-Za-z]{60}) APP_USR- sk_(?!live_|test_)(?=[a-z]{2,8}_[A-Za-z0-9]{16})
 m0- bfl_ [12]/(?=\d{16}[/:]) R_(?=[0-9a-f]{32}\b) s\.(?=[A-Za-z0-9]{24}\b) vault:v\d: prefect:
-key_(?=[0-9a-f]{32}) tok_(?=[A-Za-z0-9]{24}) vk1\.a\.
+AAAA[\w-]{7}:(?=APA91b) key_(?=[0-9a-f]{32}) tok_(?=[A-Za-z0-9]{24}) vk1\.a\.
 """
 _VENDORS = "|".join(_PREFIXES.split())
 # What follows a repeated part never begins as the part does, so that a search takes linear time.
@@ -380,17 +380,17 @@ PERSONAL: Mapping[str, Sign] = {
     ),
     "bank_account": sign(rf"(?<!\w)(?:{_IBAN})(?![A-Za-z0-9])", test=_mod97, gate="digits", trait=_COUNTRY),
 }
+_FOREIGN_KEYS = (
+    r"(?:api|secret)[ -]?(?:schlüssel|sleutel|nyckel|nøgle|nøkkel|klíč|kľúč|anahtar\w{0,3}|kulcs|avain|ključ|cheie)"
+    r"|(?:cl[ée]|chiave|klíč|kľúč|khóa|kunci|cheia?|ključ|clave|chave)(?: [a-zé]{1,8}){0,2}[ '](?:api|secr?[eè]t[ao]?)"
+)
 _NAMES = (
     r"api[_ -]?key|apikey|(?:access|auth|account|private|shared|signing|encryption|master|subscription|license"
     r"|secret|service"
     r"|client|storage|session|consumer|application|app|admin|deploy|webhook|user|root|write|read|ingest|publish)[_ "
     r"-]?key"
     r"|secret|token|credential|jeton|clave (?:de )?api|chave (?:de )?api|schlüssel|klucz api|bearer|x-auth"
-    r"|auth_?code|sas|psk"
-)
-_FOREIGN_KEYS = (
-    r"(?:api|secret)[ -]?(?:schlüssel|sleutel|nyckel|nøgle|nøkkel|klíč|kľúč|anahtar\w{0,3}|kulcs|avain|ključ|cheie)"
-    r"|(?:cl[ée]|chiave|klíč|kľúč|khóa|kunci|cheia?|ključ|clave|chave)(?: [a-zé]{1,8}){0,2}[ '](?:api|secr?[eè]t[ao]?)"
+    rf"|auth_?code|sas|psk|{_FOREIGN_KEYS}"
 )
 PASSWORDS = (  # each begins with a letter, so that a search skips to it
     r"passw(?:or)?[dt]e?|passphrase|passcode|pass(?:(?<![a-z]pass)|(?<=dbpass)|(?<=(?:user|root|mail|smtp|auth|wifi"
@@ -398,25 +398,27 @@ PASSWORDS = (  # each begins with a letter, so that a search skips to it
     r"|(?<=(?:admin|store|redis|proxy|login)pass)|(?<=(?:key|sql|ftp|ssh|new|old)pass))\b"
     r"|pwd?(?<![a-z]pw)(?<![a-z]pwd)\b|mot de passe"
     r"|mdp\b|contrase[nñ][ay]"
-    r"|senha|palavra[ -]passe|parol[aă]|kennwort|zugangscode|wachtwoord|hasł[oa]|haslo|heslo|l[oö]senord(?:et)?"
+    r"|senha|palavra[ -]passe|parol|kennwort|zugangscode|wachtwoord|hasł|haslo|hesl[aeou]|l[oö]senord(?:et)?"
     r"|adgangskode|kodeord|passord"
-    r"|salasana|sifre|şifre|jelsz[oó]|lozinka|geslo|kata sandi(?:nya)?|mat khau|mật khẩu|slaptažodis|parool|clave\b"
-    r"|masterauth|requirepass|securestring|jelszav"
+    r"|salasan|sifre|şifre|jelsz[oó]|lozink|geslo|kata sandi(?:nya)?|mat khau|mật khẩu|slaptažodis|parool|clave\b"
+    r"|masterauth|requirepass|securestring|jelszav|salasõna|parole|lykilorð|contrasinal|kata laluan|nenosiri|pasahitz"
 )
-_PASSWORD_WORDS = (
-    "mdp|contraseña|contrasena|contrasenya|senha|palavra|parola|parolă|kennwort|zugangscode|wachtwoord|hasło|hasła"
-    "|haslo|heslo|lösenord|lösenordet|losenord"
-    "|adgangskode|kodeord|salasana|sifre|şifre|şifresi|şifrem|jelszó|jelszo|lozinka|geslo|sandi|sandinya|khau|khẩu"
-    "|slaptažodis|parool|clave|masterauth|securestring|jelszavam|jelszava|adgangskoden|kodeordet|salasanani|salasanasi"
-    "|parolam|parolası|şifreniz|lozinku|hasłem|hesla|senhas|contraseñas|wachtwoorden"
-)
+_OPENINGS = """
+pass pw login logg_inn cred mot_de_pass mdp contrase senha palavra parol parool kennwort zugangs wachtwoord hasł haslo
+hesl lösenord losenord adgangskode kodeord salasan sifre şifre jelsz lozink geslo kata_ mat_khau mật_khẩu slaptaž clave
+masterauth securestring lykilorð contrasinal nenosiri pasahitz salasõna identifiant zaloguj inlogg парол лозинк гасло
+κωδικ συνθημ كلم رمز عبور باسورد گذر پاس סיסמ पासव कूटश รหัส পাস கடவு 密 口令 パス 暗証 合言 비번 비밀 암호 패스
+"""
+OPENINGS = tuple(opening.replace("_", " ") for opening in _OPENINGS.split())  # of all words for passwords
+NEAR_OPENINGS = tuple(filter(str.isascii, OPENINGS))
+_CALLED = "|".join(OPENINGS[: OPENINGS.index("парол")])
 FAR = (  # scripts whose words are not told from what follows by spaces
     "парол[ьяюе]|паролем|парола|کلمه عبور|باسورد|رمز من|비번|パス(?=[は:])|รหัสไวไฟ|лозинка"
     "|κωδικ(?:ός|ό|οί)(?: πρόσβασης)?"
     "|συνθηματικό|密码|密碼|口令"
     "|パスワード|暗証番号|合言葉|비밀번호|암호|패스워드"
     "|كلم[ةه] (?:المرور|السر)|رمز عبور|گذرواژه|סיסמ[האת]|पासवर्ड|कूटशब्द|รหัสผ่าน|পাসওয়ার্ড|api密钥"
-    "|密钥|令牌|apiキー|トークン"
+    "|密钥|令牌|apiキー|トークン|کا پاس ورڈ|پاس ورڈ|கடவுச்சொல்|пароли|гасло"
     "|api 키|토큰"
     "|المفتاح السري|api कुंजी|คีย์ api|κλειδί api|api ключ(?= )|токен|ключ api|api[- ]ключ|секретный ключ|מפתח api"
     "|مفتاح api|رمز api"
@@ -424,7 +426,7 @@ FAR = (  # scripts whose words are not told from what follows by spaces
 _END = r"(?<![.,;:!?)\]}\"'`])"
 _TECHNICAL = re.compile(
     r"(?i)sha-?\d|oauth|base-?\d|utf|md5|crypt|argon|pbkdf|hmac|\baes|\brsa|https?:|ipv|win\d|tls|ssl|k8s|ec2|i18n"
-    r"|2fa|mfa|sql|mongo|redis|saml|wpa\d|wep\d|\bv\d|^\d+(?:st|nd|rd|th)$|unicode|ascii|html|ldap"
+    r"|2fa|mfa|sql|mongo|redis|saml|wpa\d|wep\d|^v\d|^\d+(?:st|nd|rd|th)$|unicode|ascii|html|ldap"
 )
 NO_KEY = (
     r"(?:cache|sort|partition|primary|foreign|public|pub|s3|object|routing|idempotency|dedup\w*|host|lookup|hash|map"
@@ -439,15 +441,8 @@ ASSIGNED: Mapping[str, Sign] = {
         r"|\b(?:has been |was |is )?(?:set |changed |reset )?to\b)"
         r"\s{0,4}(?:[brfu@$]{1,2}(?=[\"'])|base64:)?[\"'`*\\]{0,4}(?P<it>[^\s\"'`,;|<>&\\]{6,512})",
         "secret|token|key|credential|auth",
-        words="jeton|schlüssel|sas|psk|clave|chave|klucz",
-        test=is_password,
-        any_case=True,
-    ),
-    "foreign_key": sign(
-        rf"(?:{_FOREIGN_KEYS})\w{{0,6}}\s{{0,4}}(?:[:=]|\b(?:lautet|ist|est|este|es|é|è|är|er|jest|je|is|on|là"
-        rf"|adalah)\b)\s{{0,4}}[\"'`]?(?P<it>[^\s\"'`,;|<>&]{{8,512}})",
-        words="sleutel|nyckel|nøgle|nøkkel|klíč|kľúč|anahtar|anahtarı|kulcs|avain|ključ|clé|cle|chiave|khóa|kunci|cheie"
-        "|cheia|clave|chave|schlüssel",
+        words="jeton|schlüssel|sas|psk|clave|chave|klucz|sleutel|nyckel|nøgle|nøkkel|klíč|kľúč|anahtar|anahtarı|kulcs|avain"
+        "|ključ|clé|cle|chiave|khóa|kunci|cheie|cheia",
         test=is_password,
         any_case=True,
     ),
@@ -457,10 +452,9 @@ ASSIGNED: Mapping[str, Sign] = {
         rf"|von|zum|de|du|del|do|da|pour|para|per"
         r"|voor|van|do|dla|till|til|for|untuk|cho|icin|için)\s[^\n:=]{1,40}?)?\s{0,4}"
         r"(?:[:=|]{1,2}>?\s{0,8}|>(?=[^\s<])|(?:→|->|[,(](?=\s?[bru@]?[\"'])"
-        r"|(?<![\"'])\s(?=[\"']))\s{0,8})(?:[brfu@$]{1,2}(?=[\"']))?[\"'`*\\]{0,4}\s?"
+        r"|(?<![\"'])\s(?:(?:is|ist|est|es|é|è|was|lautet) )?(?=[\"']))\s{0,8})(?:[brfu@$]{1,2}(?=[\"']))?[\"'`*\\]{0,4}\s?"
         r"(?P<it>(?<=[\"'`])[^\"'`\n<>\\]{4,128}(?=[\"'`\\])|[^\s\"'`,;|<>\\][^\s\"'`,;|<>&\\]{3,511})",
-        "pass|pw",
-        words=_PASSWORD_WORDS,
+        _CALLED,
         test=is_told_password,
         any_case=True,
     ),
@@ -469,33 +463,18 @@ ASSIGNED: Mapping[str, Sign] = {
         rf"|benim)\s(?:\w{{1,12}}\s)?(?:{PASSWORDS})[\w-]{{0,12}}"
         r"(?:\s(?:for|to|für|pour|para|per|voor|do)\s[\w' ]{1,24}?)?\s(?:is|ist|est|es|é|è|jest|är"
         r"|er)\s[\"'`]?(?P<it>[^\W\d_]{5,40})(?=[\"'`.!,;]{0,2}(?:\s|$))",
-        "passw|passph|passc",
-        words=_PASSWORD_WORDS,
+        _CALLED,
         test=is_told_password,
-        any_case=True,
-    ),
-    "quoted_password": sign(
-        rf"(?:{PASSWORDS})[\w-]{{0,24}}[\"'`\])]{{0,2}}\s{{0,3}}(?:[:=]{{1,3}}>?|\("
-        rf"|is\b)?\s{{0,3}}[\"'](?P<it>[^\s\"'<>]{{8,64}})[\"']",
-        "passw|passph|pwd",
-        words=_PASSWORD_WORDS,
-        test=lambda text: _is_quoted_password(text),
         any_case=True,
     ),
     "value_of": sign(
-        rf"(?:key|name|id)[\"']?\s?[:=]\s?[\"']?[\w.-]{{0,32}}(?:{PASSWORDS}"
-        rf"|{_NAMES})[\w.-]{{0,16}}[\"']?\s{{0,4}}[,;]?\s{{0,8}}[\"']?"
-        r"value[\"']?\s?[:=]\s{0,2}[\"']?(?P<it>[^\s\"'`,;|<>]{4,512})",
-        "passw|pwd|secret|token|apikey|api_key",
+        rf"(?:key|name|id|label|title|field|variable|setting)[\"']?\s?[:=]?\s?[\"']?[\w.-]{{0,32}}(?:{PASSWORDS}|{FAR}|{_NAMES}"
+        rf"|_pat\b)[\w.-]{{0,16}}[\"']?[\s,;{{]{{0,8}}(?:type\s{{0,4}}=\s?\w{{1,12}}\s{{1,8}})?[\"']?"
+        r"(?:value|default|content)[\"']?\s{0,4}[:=]\s{0,2}[\"']?(?P<it>[^\s\"'`,;|<>]{4,512})",
+        f"{_CALLED}|secret|token|api|_pat",
         test=is_told_password,
         any_case=True,
-    ),
-    "typed_password": sign(
-        r"(?:passw|pwd)[^\n]{0,40}?(?:equals|compare\w*|send_?keys|type|fill|set_?text|set_?value|type_?text"
-        r"|send)\w{0,8}\(\s?[\"'](?P<it>[^\"'\n]{4,64})[\"']",
-        "passw|pwd",
-        test=is_given,
-        any_case=True,
+        trait=re.compile(r"(?:[vV]alue|default|content)[\"']?\s{0,4}[:=]"),
     ),
     "commented_password": sign(
         r"\([\"'](?P<it>[^\"'\n]{5,64})[\"']\)[^\n]{0,6}(?:#|//)[^\n]{0,24}?(?:passw|pwd)",
@@ -513,13 +492,19 @@ ASSIGNED: Mapping[str, Sign] = {
         any_case=True,
     ),
     "login_pair": sign(
-        r"\b(?:login|log in|sign in|credentials?|creds|zugangsdaten|zugang|identifiants?|credenciales|credenciais"
-        r"|credenziali|account|wi-?fi|wlan|ssid)\b[^\n]{0,24}?"
-        r"(?:[:\s])[\w.@-]{2,40}(?:\s?/\s?|:|\sand\s|\s-\s|,\s?(?:key|code):?\s"
-        r"|\s\|\s)[\"'`]?(?P<it>[^\s\"'`<>,;]{6,63})",
-        "log in|sign in|wi-fi",
+        r"\b(?:(?:login|log in|sign in|credentials?|creds|zugangsdaten|zugang|identifiants?|credenciales|credenciais"
+        r"|credenziali|acc(?:ount|t)?|wi-?fi|wlan|ssid)\b[^\n]{0,24}?(?:[:\s])[\w.@-]{2,40}"
+        r"|u(?:ser)?: ?\S{2,40}(?= p))(?:\s?/\s?|:|\sand\s|\s-\s|,\s?(?:key|code):?\s"
+        r"|\s\|\s|\sp: ?)[\"'`]?(?P<it>[^\s\"'`<>,;]{6,63})",
+        "log in|sign in|wi-fi|u: ",
         words="login|credentials|credential|creds|zugangsdaten|zugang|identifiant|identifiants|credenciales|credenciais"
-        "|credenziali|wifi|wlan|ssid",
+        "|credenziali|wifi|wlan|ssid|acc|acct",
+        test=lambda text: _is_pair_password(text),
+        any_case=True,
+    ),
+    "mail_pair": sign(
+        r"@[\w-]{1,40}\.[a-z.]{2,12}\s?[:/|]\s?(?P<it>[^\s\"'`<>,;]{6,63})",
+        "@",
         test=lambda text: _is_pair_password(text),
         any_case=True,
     ),
@@ -538,23 +523,24 @@ ASSIGNED: Mapping[str, Sign] = {
         trait=re.compile(r":(?:[0-9]{2,5}|\*):[\w*-]{1,64}:"),
     ),
     "wifi_key": sign(
-        r"\b(?:code|cl[ée]|clave|chave|chiave|sandi|key|schlüssel|pass)\s(?:d[ueol]l?\s)?wi-?fi\s?(?:is|est|es|é|è|ist"
-        r"|:)\s{1,3}[\"'`]?(?P<it>[^\s\"'`<>]{5,63})",
-        words="wifi",
-        test=lambda text: _is_pair_password(text),
+        r"\b(?:(?:code|cl[ée]|clave|chave|chiave|sandi|key|schlüssel|pass)\s(?:d[ueol]l?\s)?wi-?fi|(?:wi-?fi|wlan)[ -]?(?:key"
+        r"|code|schlüssel|pass)|(?:wi-?fi|wlan|ssid)\b[^\n]{2,48}?[\s,](?:key|code|schlüssel|clé|clave|chave|chiave|psk))"
+        r"\s?(?:is|est|es|é|è|ist|:|=|(?<=el)|(?<=ey))\s{0,3}[\"'`]?(?P<it>[^\s\"'`<>]{5,63})",
+        words="wifi|wlan|fi|ssid",
+        test=lambda text: _is_pair_password(text) or (text.isdigit() and len(text) >= 8),
         any_case=True,
     ),
     "device_password": sign(
         r"(?<!\w)(?:enable (?:secret|password)(?: \d)?|snmp-server community|key-string(?: \d)?"
         r"|pre-shared-key(?: \w{5,9})?|(?:password|secret) [05]|wpa2?(?:-psk)?:"
         r"|psk:?|unlock code:?|password 7|iwconfig \w{2,12} key|option key|usermod -p|security answer:|rclone obscure"
-        r"|-u [\w.-]{1,32}%|jdbc:oracle:\w{3,4}:[\w.]{1,32}/|kinit [\w@.-]{1,40} <<<|net use \w: \S{1,60}"
+        r"|-u [\w.-]{1,32}%|jdbc:oracle:\w{3,4}:[\w.]{1,32}/|kinit [\w@.-]{1,40} <<<|net use \w: \S{1,60}|net user [\w.-]{1,32}|community(?: string)?:"
         r"|snmp\w{3,8}\b[^\n]{0,60}? -[ax]|openssl enc\b[^\n]{0,60}? -(?:k|pass)"
         r"|az\s[^\n]{0,60}? -p) ?[\"']?(?P<it>(?![-/\\])[^\s\"'|]{4,64})",
-        "enable secret|enable password|snmp-server|key-string|shared-key|unlock code|net use|password 7|password 0"
+        "enable secret|enable password|snmp-server|community|key-string|shared-key|unlock code|net use|password 7|password 0"
         "|option key|security answer|az sql|az login",
         words="wpa|psk|rclone|smbclient|oracle|kinit|snmpwalk|snmpget|snmpbulkwalk|openssl|iwconfig|usermod",
-        test=lambda text: is_password(text),
+        test=lambda text: is_password(text) or is_phrase(text),
         any_case=True,
     ),
     "far_password": sign(
@@ -631,14 +617,6 @@ ASSIGNED: Mapping[str, Sign] = {
         test=is_given,
         any_case=True,
     ),
-    "xml_password": sign(
-        rf"(?:{PASSWORDS})[\w-]{{0,12}}[\"']?(?:[^<>\n]{{0,60}}>|</\w{{1,12}}>)\s{{0,8}}(?:<(?:value"
-        rf"|string)>)?(?P<it>[^<>\s]{{4,128}})</",
-        "pass|pw",
-        test=is_given,
-        any_case=True,
-        trait=re.compile(r">[^<>\s]{4,128}</"),
-    ),
     "recovery_codes": sign(
         r"(?:recovery|backup|rescue|scratch|emergency|wiederherstellungs|notfall|secours|recuperación"
         r"|recuperação)[ -]?(?:codes?|key)\b[^\n]{0,16}?[:\s]"
@@ -664,8 +642,8 @@ ASSIGNED: Mapping[str, Sign] = {
         trait=_DASHED,
     ),
     "link_token": sign(
-        r"/(?:reset|invite|verify|confirm|magic|activate|recover|join|password|unsubscribe"
-        r"|auth)[\w-]{0,24}/(?P<it>[\w-]{16,128})(?![\w/.-])",
+        r"/(?:reset|invite|verify|confirm|magic|activate|recover|join|password|unsubscribe|hooks?|webhooks?|key|token"
+        r"|auth)[\w-]{0,24}/(?:[\w-]{1,40}/){0,3}(?P<it>[\w-]{16,128})(?![\w/.-])",
         "://",
         test=lambda text: is_strong(text),
         trait=LONG_TOKEN,
@@ -675,9 +653,6 @@ ASSIGNED: Mapping[str, Sign] = {
         words="password",
         test=is_given,
         any_case=True,
-    ),
-    "netrc_password": sign(
-        r"\blogin\s+\S{1,64}\s+password\s+(?P<it>\S{3,128})", words="login", test=is_given, any_case=True
     ),
     "wifi_password": sign(r"WIFI:(?:[^;\n]{0,80};){1,4}?P:(?P<it>[^;\n]{3,64});", "WIFI:", test=is_given),
     "piped_password": sign(
@@ -692,17 +667,23 @@ ASSIGNED: Mapping[str, Sign] = {
         test=lambda text: is_password(text) and sum(map(str.isdigit, text)) >= 2,
         any_case=True,
     ),
-    "seed_phrase": sign(
-        r"(?<![a-z])(?<![a-z][ ,-])(?:[a-z]{3,8}(?:[ ,]{1,2}|-|\n)){11,23}[a-z]{3,8}(?![a-z]|[ ,-][a-z])",
-        trait=re.compile(r"(?:^|[:\n\"'`(>])[ \n]?(?:[a-z]{3,8}[ ,\n-]{1,2}){11}"),
+    "seed_phrase": sign(  # one kind of divider between all words
+        r"(?<![a-z])(?<![a-z][ ,-])[a-z]{3,8}( |, ?|-|\n)(?:[a-z]{3,8}\1){10,22}[a-z]{3,8}(?![a-z]|[ ,-][a-z])",
+        trait=re.compile(r"(?:^|[:\n\"'`(>.?!]|[^\x00-\x7f])[ \n]?(?:[a-z]{3,8}[ ,\n-]{1,2}){11}"),
         test=lambda text: _is_seed(text),
     ),
     "numbered_seed": sign(r"\b1[.):]\s?[a-z]{3,8}(?:[\s,]{1,3}\d{1,2}[.):]\s?[a-z]{3,8}){11,23}", "2.|2)|2:"),
     "told_seed": sign(
-        r"\b(?:seed|recovery|mnemonic|backup|wallet|secret|ledger|trezor|metamask|(?:12|24) words)[ -]?(?:phrase"
-        r"|words?|seed)?\b[^\n]{0,60}?(?:[:=\n\"]"
-        r"|\b(?:is|are|ist|sind|est|es|são|words))\s{0,3}[\"'`]?(?P<it>(?:[a-z]{3,8}[ ,\n-]{1,2}){11,23}[a-z]{3,8})\b",
-        words="seed|phrase|mnemonic|recovery|ledger|trezor|metamask|words",
+        r"\b(?:seed|recovery|mnemonic|backup|wallet|secret|ledger|trezor|metamask|(?:12|24) \w{4,8}|frase|phrase|semilla"
+        r"|wiederherstellungs\w{0,8})[^\n]{0,60}?(?:[:=\n\"]|\b(?:is|are|ist|sind|est|es|sont|são|é|è|to|words))"
+        r"\s{0,3}[\"'`]?(?P<it>(?:[a-z]{3,8}[ ,\n-]{1,2}){11,23}[a-z]{3,8})\b",
+        words="seed|phrase|frase|semilla|mnemonic|recovery|ledger|trezor|metamask|words|wallet",
+        any_case=True,
+    ),
+    "passphrase_line": sign(
+        r"pass ?phrase\s?[:=]\s?(?P<it>[^\W\d_]+(?: [^\W\d_]+){2,9})\s{0,3}(?=\n|$)",
+        words="passphrase|phrase",
+        test=is_told_password,
         any_case=True,
     ),
     "random_string": sign(
@@ -735,22 +716,28 @@ def is_strong(text: str) -> bool:
     )
 
 
+_PHRASE = re.compile(r"[a-z]{3,9}(?:[-_.+][a-z]{3,9}){3,7}\d{0,4}[!?]?")
+NAMING = re.compile(
+    r"pass|pwd|user|name|key|file|form|input|reset|login|auth|token|secret|text|type|field|cred|error|ident|config|\bthe\b|\band\b|\bfor\b"
+)
+
+
+def is_phrase(text: str) -> bool:
+    """Four words or more in one, as password managers make them, and not the name of a field or a file."""
+    return bool(_PHRASE.fullmatch(text)) and not NAMING.search(text)
+
+
 def is_random_word(text: str) -> bool:
     """Letters only, but in a mixture of cases that no name has."""
-    if not is_given(text) or not text.isalpha() or len(text) < 8 or len(re.findall(r"[a-z][A-Z]", text)) < 2:
+    if (
+        not is_given(text)
+        or not re.sub("[_-]", "", text).isalpha()
+        or len(text) < 8
+        or len(re.findall(r"[a-z][A-Z]", text)) < 2
+    ):
         return False
     spoken = sum(len(run) for run in re.findall(r"[a-z]{3,}", text) if re.search(r"[aeiou]", run))
     return spoken <= 0.45 * len(text)
-
-
-def _is_quoted_password(text: str) -> bool:
-    """Two words in one, as in a literal: no name of a field, and no word that describes a password."""
-    is_pair = re.fullmatch(r"[A-Z]?[a-z]{3,}[A-Z][a-z]{2,}[-_.!?+=*#~&%]?", text)
-    names = (
-        r"(?i)pass|pwd|secret|token|field|input|value|type|param|config|user|name|text|form|auth|login|hash|error"
-        r"|min|max|length"
-    )
-    return bool(is_pair) and not re.search(names, text)
 
 
 def _is_pair_password(text: str) -> bool:
@@ -775,7 +762,7 @@ def _is_seed(text: str) -> bool:
     return len(words) in (12, 15, 18, 21, 24) and not _COMMON & set(words) and len(set(words)) >= len(words) * 2 // 3
 
 
-_WORD_WITH_NUMBER = re.compile(r"[A-Za-z]{1,4}-?\d{1,4}|[^\W\d_]+\d|\d+[a-z]{1,4}|[A-Za-z]+-\d+")
+_WORD_WITH_NUMBER = re.compile(r"[A-Za-z]{1,4}-?\d{1,4}|[^\W\d_]+\d|\d+[a-z]{1,4}|[A-Z]+-\d+")
 
 
 def is_prose_password(text: str, is_stated: bool = False) -> bool:
@@ -793,7 +780,9 @@ def is_prose_password(text: str, is_stated: bool = False) -> bool:
     )
     digits = len(re.findall(r"\d", text))
     has_sign = (
-        digits >= 2 - is_stated or any(letter in "!#$%^&*?~@" for letter in text) or (digits and len(_TURN.findall(text)) >= 4)
+        digits >= 2 - is_stated
+        or any(letter in "!#$%^&*?~@" for letter in text)
+        or (digits and len(_TURN.findall(text)) >= 4)
     )
     return not is_plain and bool(has_sign) and not _TECHNICAL.search(text) and is_password(text)
 
@@ -1067,7 +1056,7 @@ class Search:
         for group in groups:
             for name, sign in group.items():
                 is_free = not (sign.hints or sign.words)
-                is_password = _PASSWORD_SIGN in sign.words  # apart from the others: most texts have no such word
+                is_password = _PASSWORD_SIGN in sign.hints  # apart from the others: most texts have no such word
                 key = _common(sign), sign.trait, sign.any_case, is_free, sign.gate, is_password
                 alike.setdefault(key, []).append((name, sign))
         self._alike = [

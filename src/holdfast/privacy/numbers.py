@@ -120,7 +120,7 @@ MRZ = (
     r"|(?<![A-Z0-9<])[A-Z0-9<]{9}\d[A-Z]{3}\d{7}[MF<]\d{7}[A-Z0-9<]{2,16}"
 )
 _IDS = (  # words for ids, in lower case
-    r"id (?:number|no\.?|nr\.?)|customer (?:number|no|id|code|ref\w*)|client (?:number|no|id|code)|member(?:ship)? "
+    r"id (?:number|no\.?|nr\.?)|customer (?:number|no|id|code|ref\w*)|account id|driver licen[cs]e|client (?:number|no|id|code)|member(?:ship)? "
     r"(?:number|no|id)|policy (?:number|no)|contract (?:number|no)|loyalty (?:number|card)|frequent flyer|bank "
     r"account|bsb|clabe|cbu|routing|aba|national (?:id(?:entity)?|insurance)(?: card)?|identity card|id card"
     r"|passport|driver'?s?(?:'s)? licen[cs]e|driving licen[cs]e|licen[cs]e plate|tax (?:id|file|number"
@@ -240,63 +240,47 @@ _CODES = (
     r"|cryptogramme(?: visuel)?|код cvv|код cvc|安全码"
 )
 _ONE_TIME = (  # words for a code that is used once, before it or after it
-    r"\botp\b|one[- ]?time|verification|authentication code|auth code|2fa|mfa|two[- ]factor|\btotp\b|sms[- ]?code"
-    r"|login code|sign-?in code|security code|confirmation code|access code|passcode"
-    r"|bestätigungscode|sicherheitscode|einmal\w{0,10}|verifizierung\w{0,5}|\b[mi]?tan\b|anmeldecode|code de "
-    r"(?:vérification|sécurité|validation|confirmation|connexion)|usage unique|código de (?:verificación|seguridad"
-    r"|confirmación|acceso|un solo uso)|clave dinámica|código de (?:verificação|segurança|confirmação|acesso)"
-    r"|codice (?:di )?(?:verifica|sicurezza|conferma|otp|temporaneo|monouso)|verificatiecode|beveiligingscode"
-    r"|eenmalig\w{0,2}|bevestigingscode|kod (?:weryfikacyjny|jednorazowy|sms|potwierdzając\w|bezpieczeństwa"
-    r"|dostępu)|jednorazow\w{1,3}|ověřovací|jednorázov\w{1,3}|potvrzovací|verifieringskod|engångskod|säkerhetskod"
-    r"|bekräftelsekod"
-    r"|bekræftelseskode|engangskode|sikkerhedskode|bekreftelseskode|sikkerhetskode|engangspassord|vahvistuskoodi"
-    r"|kertakäyttö\w{0,8}|turvakoodi|doğrulama|onay kodu|tek kullanımlık|güvenlik kodu|код (?:подтверждения"
-    r"|доступа|из смс|безопасности|входа)|одноразов\w{2,3}|проверочн\w{2,3}|код (?:підтвердження|доступу|безпеки)"
-    r"|κωδικός (?:επαλήθευσης|μίας χρήσης|ασφαλείας|επιβεβαίωσης)|επαλήθευσης|رمز التحقق|كود التحقق|رمز التأكيد"
-    r"|رمز الدخول|کد تایید|کد تأیید|رمز یکبار|קוד ה?(?:אימות|חד[- ]פעמי|אבטחה|כניסה)|सत्यापन|ओटीपी|যাচাইকরণ|ওটিপি"
-    r"|验证码|校验码|驗證碼|动态码|認証コード|確認コード|ワンタイム|認証番号|인증번호|인증 ?코드|확인 ?코드"
-    r"|mã (?:xác nhận|xác thực|otp|bảo mật)|kode (?:verifikasi|otp|keamanan|konfirmasi)|รหัสยืนยัน|รหัส ?otp"
-    r"|megerősítő|ellenőrző kód|egyszer használatos|biztonsági kód|cod(?:ul)? de (?:verificare|securitate"
-    r"|confirmare)|kontrolni kod|potvrdni|jednokratni|код за потвърждение"
-)
-_CALLED_CODE = (  # what the letters "code" alone do not say
-    r"authenticator|2-?step|never share|not share|don'?t share|texted me"
+    r"\botp\b|one[- ]?time|verification|2fa|mfa|two[- ]factor|\btotp\b|passcode|einmal\w{0,10}|verifizierung|\b[mi]?tan\b"
+    r"|usage unique|un solo uso|monouso|eenmalig|jednor[aá]z|jednokrat|eng[åa]ng|kertakäyttö|tek kullanım|одноразов"
+    r"|проверочн|μίας χρήσης|یکبار|חד[- ]פעמי|ओटीपी|সত্যা|যাচাই|ওটিপি|ワンタイム|验证码|校验码|驗證碼|动态码|認証番号|인증번호|egyszer használ"
+    r"|authenticator|2-?step|never share|not share|don'?t share|texted me|geheimzahl"
+    r"|(?<![a-z])pin(?:[ -]?(?:code|nummer|number))?\b(?! (?:to|the|version|it|down)\b)[^\n.\d]{0,28}\d{4}"
+    r"|(?:alarm|tresor|digicode|haustür|gate|door)\w{0,6}(?: code)?[:=]? ?\d{4}|enter \S{4,9} to (?:log|sign|verif|confirm)"
     r"|(?:your|my|ihr|dein|mein|votre|mon|ton|je|uw|jouw|mijn|din|min) (?:(?!promo|discount|zip|post|area|error|status"
     r"|exit|source|country|order)[\w-]{2,12}[ -])?"
-    r"(?:code|kode?)(?: (?:is|ist|lautet|est|är|er))?\W{1,4}(?:g-)?\d|\d\W{1,3}(?:is|ist|est) (?:your|my|ihr|dein"
-    r"|votre|ton) (?:\w{2,12}[ -])?code"
-    r"|\d es (?:tu|su) código|code (?:to|for) (?:log|sign|verif|confirm|unlock|access)\w*|code \S{4,9} to (?:log|sign"
-    r"|verif|confirm|unlock)"
-    r"|enter \S{4,9} to (?:log|sign|verif|confirm)|(?:door|gate|alarm|keypad|entry|unlock|backup|recovery|vault|locker"
-    r"|building|lock) codes?(?: is| are| ist)?\W{1,4}\d|(?:safe|lock|locker|padlock) combination(?: is)?\W{1,4}\d"
-    r"|token code|code (?:i got|they sent|you sent|from the app|by sms|by text)|got the code|geheimzahl|türcode"
-    r"|zugangscode"
-    r"|(?:tu|su|mi|seu|meu|teu) c[óo]digo (?:es|é)\b|(?:tuo|mio) codice|(?:twój|mój) kod (?:to|\d)|(?:váš|můj) kód"
-    r"|koodisi"
-    r"|kodunuz|kodun\b|kódod|kódja|codul|(?:ваш|твой|мой) код|ваш код|(?:ο )?κωδικός σας|رمزك|كود التفعيل|رمز التفعيل"
-    r"|הקוד שלך|आपका कोड|您的代码|あなたのコード|mã của bạn|kode anda|รหัสของคุณ"
+    r"(?:code|kode?)(?: (?:is|ist|lautet|est|är|er))?\W{1,4}(?:g-)?\d|\d\W{1,3}(?:is|ist|est|es) (?:your|my|ihr|dein|votre|ton"
+    r"|tu|su) (?:\w{2,12}[ -])?c[oó]d"
 )
-_ONE_TIME_CUE = re.compile(f"{_ONE_TIME}|{_CALLED_CODE}")
+_ONE_TIME_CUE = re.compile(_ONE_TIME)
 _CODE_WORD = re.compile(  # any word for a code; the first group is what makes it a code of something else
-    r"(?:(promo\w*|discount|coupon|voucher|gift|rabatt\w*|zip|post\w{0,3}|postal|area|error|status|exit|return|source|country"
-    r"|order|product|item|bar|qr|http|response|reason|fehler|erreur|errore|kraj\w*|erro|language|color|byte|op|key)[ -]?)?"
-    r"(?<![^\W_a-z])(?:pin|code?|kod(?:e[nr]?|u|ot|a|i|un|om)?|k[óo]d(?:ja|om|ot)?|koodi\w{0,3}|codice|c[óo]digo|codul|код\w{0,3}"
-    r"|κωδικ\w{1,2}|clave|(?:ال)?(?:رمز|كود)|کد|ה?קוד|कोड|コード|코드|[码碼]|mã|รหัส|combination|kombination\w*)(?![a-z])"
+    r"((?:promo\w*|discount|coupon|voucher|gift|rabatt\w*|zip|post\w{0,3}|area|error|status|exit|return|source|country|order"
+    r"|product|item|bar|qr|http|response|reason|fehler|erreur|errore?|kraj\w*|language|colou?r|byte|key)[ -]?|de|en|uni|geo|op"
+    r"|trans|shell|char|bit)?(?:(?:pin|co?de?(?! ?(?:review|base|path|style|block|snippet|freeze|owner|coverage|change|sample"
+    r"|gen|red))|kod(?:e[nr]?|u|ot|a|i|un|om|unuz)?|k[óo]d(?:ja|om|ot|od)?|koodi\w{0,3}|codice|c[óo]digo|codul|κωδικ\w{1,2}|clave"
+    r"|mã|combination|kombination\w*)(?![a-z])|код|رمز|كود|کد|קוד|कोड|コード|코드|[码碼]|代码|รหัส)"
 )
-_SENT = re.compile(  # how a code comes, what it opens, and what is done with it
+_SENT = re.compile(  # how a code comes, what it opens, whose it is and what is done with it
     r"\bsms|смс|\btext|\bmessage|nachricht|\bmail|whats|telegram|signal\b|\bapp\b|re[çc]u|received|\bgot\b|\bsent\b|erhalten"
     r"|bekommen|gekommen|recib|lleg[óo]|cheg[ou]|receb|arrivat|ricevut|ontving|ontvangen|kreeg|gekregen|dosta[łl]|otrzyma"
-    r"|przysz|přiš|dosta[lt]|\bfick\b|\bfikk\b|\bfik\b|\bsain\b|tuli|tullut|gel(?:di|en)|приш|получ|прий?шо?в|отрим|надійш|ήρθε|έλαβα|έστειλ"
+    r"|przysz|přiš|\bfi(?:c?k|kk)\b|\bsain\b|tuli|tullut|gel(?:di|en)|приш|получ|прий?шо?в|отрим|надійш|ήρθε|έλαβα|έστειλ"
     r"|وصل|جاء|קיבלתי|הגיע|शेयर|आया|मिला|收到|发来|届い|受け取|받은|왔|온 |nhận|terima|kirim|ได้รับ|share|weiter|teil|partag|comp[aâ]rt"
-    r"|condiv|delen|deel|udostęp|sdíle|dela|\bdel\b|jaa|paylaş|никому|сообща|повідомл|תשתף|enter|eingeb|saisi|ingres|inser|wpisz"
-    r"|zadej|door|gate|alarm|entry|\btür|\btor\b|haus|garage|\bsafe\b|tresor|porta?\w{0,4}\b|immeuble|puerta|cancello|allarme|deur|poort|brama"
-    r"|drzwi|dveř|\bdör|\bdør|\bovi|kapı|двер|подъезд|домофон|сейф|сигнализ|πόρτα|συναγερμ|الباب|דלת|אזעקה|门|ドア|玄関|金庫|현관|문 |cửa|pintu"
-    r"|card|kart|carta|carte|tarjeta|cartão|kaart|kort|карт|bank|login|log in|sign|verif|confirm|bestät|конф|подтв|unlock"
+    r"|condiv|delen|deel|udostęp|sdíle|\bdela?\b|jaa|paylaş|никому|сообща|повідомл|תשתף|enter|eingeb|saisi|ingres|inser|wpisz"
+    r"|zadej|door|gate|alarm|entry|\btür|\btor\b|haus|garage|\bsafe\b|tresor|porta?\w{0,4}\b|immeuble|puerta|cancello|deur|poort"
+    r"|brama|drzwi|dveř|\bdör|\bdør|\bovi|kapı|двер|подъезд|домофон|сейф|сигнализ|πόρτα|συναγερμ|الباب|דלת|אזעקה|门|ドア|玄関|金庫"
+    r"|현관|문 |cửa|pintu|card|kart|carta|carte|tarjeta|cartão|kaart|kort|карт|bank|log[ -]?in|sign|verifi?[ce]|confirm|unlock"
+    r"|auth|token|backup|recovery|locker|vault|building|bestät|sicher|zugang|anmeld|s[ée]cur|connex|valida|acc?es|segur|conferm"
+    r"|sicur|tempor|din[áa]mic|bevestig|beveilig|weryf|potwierdz|bezpiecz|dostęp|ověř|potvr|säker|bekräft|sikk?er|bekr[æe]ft"
+    r"|vahvist|turva|doğrula|onay|güvenlik|подтв|безопас|вход|доступ|підтв|безпек|επαλήθ|ασφαλ|επιβεβ|تحقق|تأكيد|دخول|تفعيل"
+    r"|تا?أ?یید|אימות|אבטחה|כניסה|सत्याप|认证|認証|確認|인증|확인|xác|bảo mật|verifik|keaman|konfirm|ยืนยัน|megerős|ellenőrz|biztons"
+    r"|verific|kontroln|потвърж|\b(?:tu|su|mi|seu|meu|teu|tuo|mio|twój|mój|váš|můj|ваш|твой|мой|мій|bạn|anda|saya)\b|σας|μου|ك\b|שלך"
+    r"|שלי|आपका|您的|あなた|ของคุณ|koodisi|kodunuz|kodun\b|kódod|codul"
 )
-_TOLD_CODE = re.compile(r"(?:kod(?:en)?|koodi|code|код|kód|codice|c[óo]digo) (?:är|er|on|ist|is|est|es|é|è|to|je)\W{1,3}\Z|(?:gelen|mein|my) \w{2,9}\W{1,3}\Z")
-ONE_TIME = re.compile(
-    r"(?<![A-Za-z0-9_.,/$€£#-])(?<![0-9]:)(?:(?:G-|FB-)?[0-9]{3}(?:[0-9]{1,5}|[ -][0-9]{3,4})|[0-9]{2}[ -][0-9]{2}[ -][0-9]{2}"
-    r"|(?=[A-Z]{0,7}[0-9])(?=[0-9]{0,7}[A-Z])[A-Z0-9]{5,8})(?![A-Za-z0-9_/:%$€£°-]|\.\d|,\d{3})"
+_TOLD_CODE = re.compile(
+    r"(?:kod(?:en)?|koodi|code|код|kód|codice|c[óo]digo) (?:är|er|on|ist|is|est|es|é|è|to|je)\W{1,3}\Z|gelen \w{2,9}\W{1,3}\Z"
+)
+ONE_TIME = re.compile(  # a letter or digit first: the search skips to it
+    r"[0-9A-Z](?<![A-Za-z0-9_.,/$€£#-].)(?<![0-9]:.)(?:(?<=[0-9])[0-9](?:[0-9](?:[0-9]{1,5}|[ -][0-9]{3,4})|[ -][0-9]{2}[ -][0-9]{2})"
+    r"|(?:(?<=G)|(?<=F)B)-[0-9]{3}(?:[0-9]{1,5}|[ -][0-9]{3,4})|[A-Z0-9]{4,7}(?<![A-Z]{5}))(?![A-Za-z0-9_/:%$€£°-]|\.\d|,\d{3})"
 )
 _CARDS = (
     r"card|visa|mastercard|amex|karte|kartennummer|carte|tarjeta|cart[aã]o|carta|kaart|karta"
@@ -435,7 +419,9 @@ def one_time_codes(text: str) -> Iterator[Detection]:
         around = lower[max(0, match.start() - 48) : match.end() + 40]
         if NO_PERSON_END.search(lower[max(0, match.start() - 32) : match.start()]) or UNIT.match(lower, match.end()):
             continue
-        if _may_hold(around, _ONCE) and not YEAR.fullmatch(match.group()) and _is_code(around, lower, match.start()):
+        if around.isascii() and not any(map(around.__contains__, _CODE_HINTS)):
+            continue
+        if not YEAR.fullmatch(match.group()) and _is_code(around, lower, match.start()):
             yield Detection("password", *match.span())
 
 
@@ -448,8 +434,9 @@ def _is_code(around: str, lower: str, start: int) -> bool:
     return bool(_SENT.search(around) or _TOLD_CODE.search(lower, max(0, start - 24), start))
 
 
-_ONCE = _openings(
-    _ONE_TIME, "otp one ver tan sms log sec con acc pas cod cla tem mon kod koo pin mfa tot mta fa sha aut com geh tür tex"
+_CODE_HINTS = tuple(
+    "cod kod koo kód cód pin otp one-time one time 2fa mfa totp factor tan einmal ver share geheim alarm tresor door gate"
+    " enter combin kombin texted step authent usage uso jednor eng kerta tek".split(" ")
 )
 UNIT = re.compile(
     r"\s?(?:ms|s|sec\w*|min\w*|hours?|days?|kb|mb|gb|items?|rows?|users?|bytes?|tokens?|percent|eur|usd|euros?"
@@ -467,7 +454,7 @@ def labelled(text: str) -> Iterator[Detection]:
         if digits < 2 or (digits == 2 and not _CAPITALS.search(text, max(0, start - 4), end + 4)):
             continue
         lower = lower or small(text)
-        before = lower[max(0, start - WINDOW) : start]
+        before = _line_before(lower, start)
         may_be_id = _may_hold(before, _ID_OPENINGS)
         for label in LABELS:
             if any(hint in before for hint in label.hints) if label.hints else may_be_id:
@@ -480,7 +467,16 @@ def labelled(text: str) -> Iterator[Detection]:
 
 
 def _is_labelled(lower: str, start: int, said: str, label: NumberLabel) -> bool:
-    return label.test(said) and label.pattern.search(lower[max(0, start - WINDOW) : start]) is not None
+    return label.test(said) and label.pattern.search(_line_before(lower, start)) is not None
+
+
+_ASIDE = re.compile(r"\s\([\w. /-]{0,12}\d[\w. /-]{0,12}\)(?=\s?[:=])|[*\"'_]{0,2}\n[>\s\"'*]{0,4}\Z|</?\w{1,6}>")
+
+
+def _line_before(lower: str, start: int) -> str:
+    """What stands before a number as one line of words: passport_no, "passport (2019):", a line with a label alone."""
+    before = lower[max(0, start - WINDOW) : start]
+    return (_ASIDE.sub(" ", before) if "\n" in before or "(" in before or "<" in before else before).replace("_", " ")
 
 
 def _readings(text: str, start: int, end: int, label: NumberLabel) -> Iterator[tuple[int, str]]:

@@ -8,28 +8,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from string import ascii_letters, digits
 
 from holdfast.privacy import detect
 from holdfast.privacy.detect import Detection, lower_and_words
 
 NEAR, AHEAD, KEY_NEAR = 64, 48, 72  # characters after a word, before it, and before a key
-HINTS = tuple(
-    "pass pw login logg cred mdp contrase senha parol kennwort zugang wachtwoord hasł haslo heslo hesla lösenord losenord"
-    " adgangskode kodeord salasana sifre şifre jelsz lozink geslo sandi khau khẩu slaptaž clave identifiant zaloguj парол"
-    " лозинк код κωδικ συνθημ سر مرور عبور باسورد رمز סיסמ पासव कूटश รหัส পাস 密 口令 パス 合言葉 비번 비밀번호 암호 패스".split()
-)
+LEAST_VERB = 4  # so near "pass" is a noun
 CUE = re.compile(
     rf"(?:{detect.PASSWORDS}|login|credentials?|creds|zugangsdaten|identifiants?|credencia\w{{1,3}}|credenziali|zaloguj"
     rf"|inloggning|logg inn|parola d'ordine)[\w-]{{0,24}}|{detect.FAR}"
 )
-PIECE = re.compile(r"[^\s\"'`<>|,;\\\u2e80-\u9fff\uac00-\ud7ff\u0e00-\u0e7f]{4,128}")
-_CUT = re.compile(r"\n|[.?]\s")
+PIECE = re.compile(
+    r"(?:[^\s\"'`<>|,;\\\u2e80-\u9fff\uac00-\ud7ff\u0e00-\u0e7f]|[\u2e80-\u9fff](?<=[!-~].)(?=[0-9])){4,128}"
+)
+_CUT = re.compile(r"\n|(?<=\w)[.?]\s")
 _LABEL_END = re.compile(r"[\s*:\])}\"'|>-]{0,6}\n[\s>*-]{0,8}")
 _MARKS = re.compile(r"[\s>*#\d.)(\[{\"'-]{0,8}")
 _STATED = re.compile(  # nothing but marks and a verb between the word and what it names
     r"[\W_]{0,6}(?:[^\W\d_]{1,6} ){0,2}(?:(?:is|are|was|ist|war|lautet|est|este|es|era|é|è|jest|to|je|är|er|on|adalah|là"
     r"|hai|είναι|هي|هو|היא|है|คือ|е|на|in|naar|til|till|para|pra|a|zu|auf|na|'s|of|=>?|:)[\W_]{1,4})?|[^\x21-\x7e\n]{0,16}"
 )
+_ODD = re.compile(r"[0-9!#$%^&*?~@+=\[]|[^\W\d_A-Z][A-Z]|-[a-z]{1,9}-")  # in all that may be a password
 _NAMES_NEXT = re.compile(  # what follows is a name or a number of something else
     r"(?:user(?:name)?|account|host|server|ticket|order|version|issue|bug|id|file|room|model|table|column|error|line"
     r"|port|build|rfc|cve|commit|sha\d*|hash|benutzer|utente|usuario|usuário|utilisateur)\W{1,3}$"
@@ -37,47 +37,59 @@ _NAMES_NEXT = re.compile(  # what follows is a name or a number of something els
 _LINK = re.compile(
     r"[\"'`*]{0,2},? (?:as|is|was|als|ist|comme|est|como|es|é|è|come|jako|som|de|olarak)\b[^\n.]{0,24}\Z", re.IGNORECASE
 )
-_PHRASE = re.compile(r"[a-z]{3,9}(?:[-_.+][a-z]{3,9}){3,7}\d{0,4}[!?]?")
-_NAMING = re.compile(r"pass|pwd|user|name|key|file|form|input|reset|login|auth|token|secret|text|type|field|the\b|and\b|for\b")
+_HUMPS = re.compile(r"[A-ZÄÖÜ]?[a-zß-ÿ]{2,}(?:[A-ZÄÖÜ][a-zß-ÿ]+){2,5}")
 
 
 def passwords(text: str) -> Iterator[Detection]:
     """What looks like a password near a word for one, in any of the languages."""
     lower, _ = lower_and_words(text)
-    if not any(map(lower.__contains__, HINTS)):
-        return
-    for cue in CUE.finditer(lower):
-        hit = next(_after(text, lower, cue), None) or next(_before(text, lower, cue), None)
-        if hit is not None:
-            yield Detection("password", *hit)
+    for opening in detect.NEAR_OPENINGS if lower.isascii() else detect.OPENINGS:
+        at = lower.find(opening)
+        while at >= 0:
+            if cue := CUE.match(lower, at):
+                hit = next(_after(text, lower, cue), None) or next(_before(text, lower, cue), None)
+                if hit is not None:
+                    yield Detection("password", *hit)
+            at = lower.find(opening, cue.end() if cue else at + 1)
 
 
 def _after(text: str, lower: str, cue: re.Match[str]) -> Iterator[tuple[int, int]]:
     """What stands behind the word in its sentence; behind a line with nothing but the word, in the next line."""
     begin = cue.end()
+    if text.startswith(("@", ".", "(", "%", "&", "[", "$"), begin):
+        return
     label = _LABEL_END.match(lower, begin)
     is_verb = cue.group().endswith("pass")  # mostly that
-    if label and not is_verb and _MARKS.fullmatch(lower, lower.rfind("\n", 0, cue.start()) + 1, cue.start()):
+    line = lower.rfind("\n", 0, cue.start()) + 1
+    if label and not is_verb and (label.group().endswith("> ") or _MARKS.fullmatch(lower, line, cue.start())):
         begin = label.end()
     cut = _CUT.search(lower, begin, begin + NEAR)
     stop = cut.start() if cut else begin + NEAR
     for start, end in _pieces(text, begin, stop):
         piece = text[start:end]
-        if not detect.is_given(piece) or (start == cue.end() and text[start] in "@./(%&[$"):
+        if not _ODD.search(piece):
+            continue
+        if not detect.is_given(piece):
             return
         is_stated = _STATED.fullmatch(lower, begin, start) is not None
-        if (is_stated or not is_verb) and is_prose(piece, is_stated) and not _NAMES_NEXT.search(lower, max(0, start - 16), start):
+        if (
+            (not is_verb or start - begin < LEAST_VERB)
+            and is_prose(piece, is_stated)
+            and not _NAMES_NEXT.search(lower, max(0, start - 16), start)
+        ):
             yield start, end
 
 
 def _before(text: str, lower: str, cue: re.Match[str]) -> Iterator[tuple[int, int]]:
     """What stands before the word in its sentence, if something links the two or it has signs as no word has."""
     begin, at = max(0, cue.start() - AHEAD), cue.start()
+    if cue.group() == "pass":
+        return
     for cut in _CUT.finditer(lower, begin, at):
         begin = cut.end()
     for start, end in _pieces(text, begin, at):
         piece = text[start:end]
-        if is_prose(piece) and (_LINK.search(text, end, at) if not _is_signed(piece) else True):
+        if _ODD.search(piece) and is_prose(piece) and (_is_signed(piece) or _LINK.search(text, end, at)):
             yield start, end
 
 
@@ -93,8 +105,15 @@ def _pieces(text: str, begin: int, stop: int) -> Iterator[tuple[int, int]]:
 
 def is_prose(piece: str, is_stated: bool = False) -> bool:
     """Whether it is a password among words: signs or digits in it, cases that take turns, or four plain words in one."""
-    is_phrase = _PHRASE.fullmatch(piece) and not _NAMING.search(piece)
-    return bool(is_phrase) or detect.is_prose_password(piece, is_stated) or detect.is_random_word(piece)
+    is_humped = is_stated and _HUMPS.fullmatch(piece) and not detect.NAMING.search(piece.lower())
+    if piece.isdigit():
+        return is_stated and 5 <= len(piece) <= 16
+    return (
+        bool(is_humped)
+        or detect.is_phrase(piece)
+        or detect.is_prose_password(piece, is_stated)
+        or detect.is_random_word(piece)
+    )
 
 
 def _is_signed(piece: str) -> bool:
@@ -117,7 +136,7 @@ VENDORS = frozenset(re.findall("[a-z]{4,}", _VENDORS))
 _KEY = (
     r"key(?!word|board)|token(?!i[sz])|secret|credential|jeton|schlüssel|sleutel|nyckel|nøgle|nøkkel|klíč|kľúč|klucz|anahtar"
     r"|kulcs|avain|ključ|cheie|\bclé|\bcle\b|chiave|\bclave|\bchave|khóa|kunci|wallet|metamask|bearer|privkey|(?<![a-z])pat"
-    r"(?![a-z])|client\(|session(?: ?id)?\b|leaked|committed|pasted|ключ|токен|κλειδ|مفتاح|رمز|توكن|מפתח|טוקן|टोकन|कुंजी"
+    r"(?![a-z])|client\(|session(?: ?id)?\b|(?:leak|committ|past|post|expos|publish|push)ed|ключ|токен|κλειδ|مفتاح|رمز|توكن|מפתח|טוקן|टोकन|कुंजी"
     r"|คีย์|密钥|密鑰|金鑰|令牌|キー|トークン|키|토큰"
 )
 _KEY_BEFORE = re.compile(rf"{_KEY}|{_VENDORS}")
@@ -130,27 +149,34 @@ _PUBLIC = re.compile(
     r"hash|\bsha|md5|digest|checksum|commit|etag|finger|revision|\brev\b|\btree\b|\bblob\b|[ug]uid|trace|span|request"
     r"|correlation|image|layer|version|cache|integrity|public|\bid\b|merge|https?://[^\s?]*\Z"
 )
-STRING = re.compile(
-    r"[A-Za-z0-9](?<![A-Za-z0-9_+/.~%-].)[A-Za-z0-9_+/.~-]{15,511}+={0,2}(?![A-Za-z0-9@])"
-)
+_ASSIGNED = re.compile(r"[:=]\s{0,2}[\"'`]?\Z")
+_LETTERS = f"{ascii_letters}{digits}_+/.~-"
+LEAST_KEY, LONGEST_KEY = 16, 512
 
 
 def keys(text: str) -> Iterator[Detection]:
     """What looks random near a word for a key, or near the name of a service whose keys have no form."""
     lower, words = lower_and_words(text)
-    if not detect.LONG_TOKEN.search(text) or (
-        VENDORS.isdisjoint(words) and not any(map(lower.__contains__, KEY_HINTS))
-    ):
+    if VENDORS.isdisjoint(words) and not any(map(lower.__contains__, KEY_HINTS)):
         return
-    for match in STRING.finditer(text):
-        if detect.is_strong(match.group()) and _is_called_key(lower, *match.span()):
-            yield Detection("random_string", *match.span())
+    end = 0
+    for spot in detect.LONG_TOKEN.finditer(text):
+        if (at := spot.start()) < end:
+            continue
+        head, tail = text[max(end, at - LONGEST_KEY) : at], text[at : at + LONGEST_KEY]
+        start = at - len(head) + len(head.rstrip(_LETTERS))
+        end = at + len(tail) - len(tail.lstrip(_LETTERS))
+        end += text.startswith("=", end) + text.startswith("==", end)
+        if end - start < LEAST_KEY or text.startswith(("@", "("), end):
+            continue
+        if detect.is_strong(text[start:end]) and _is_called_key(lower, start, end):
+            yield Detection("random_string", start, end)
 
 
 def _is_called_key(lower: str, start: int, end: int) -> bool:
     is_hex = not set(lower[start:end]) - set("0123456789abcdef-")
     begin = max(0, start - KEY_NEAR)
-    if is_hex:
+    if is_hex or not _ASSIGNED.search(lower, begin, start):
         begin = max(begin, lower.rfind("\n", begin, start) + 1, start - AHEAD)
     cues = list(_KEY_BEFORE.finditer(lower, begin, start))
     if cues:
