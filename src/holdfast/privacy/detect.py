@@ -398,14 +398,14 @@ PASSWORDS = (  # each begins with a letter, so that a search skips to it
     r"|(?<=(?:admin|store|redis|proxy|login)pass)|(?<=(?:key|sql|ftp|ssh|new|old)pass))\b"
     r"|pwd?(?<![a-z]pw)(?<![a-z]pwd)\b|mot de passe"
     r"|mdp\b|contrase[nñ][ay]"
-    r"|senha|palavra[ -]passe|parol|kennwort|zugangscode|wachtwoord|hasł|haslo|hesl[aeou]|l[oö]senord(?:et)?"
+    r"|senha|palavra[ -]passe|parol|kennwort|zugangscode|wachtwoord|hasł|haslo|hesl[aeou]|l[oö]sen(?:ord(?:et)?)?\b"
     r"|adgangskode|kodeord|passord"
     r"|salasan|sifre|şifre|jelsz[oó]|lozink|geslo|kata sandi(?:nya)?|mat khau|mật khẩu|slaptažodis|parool|clave\b"
     r"|masterauth|requirepass|securestring|jelszav|salasõna|parole|lykilorð|contrasinal|kata laluan|nenosiri|pasahitz"
 )
 _OPENINGS = """
 pass pw login logg_inn cred mot_de_pass mdp contrase senha palavra parol parool kennwort zugangs wachtwoord hasł haslo
-hesl lösenord losenord adgangskode kodeord salasan sifre şifre jelsz lozink geslo kata_ mat_khau mật_khẩu slaptaž clave
+hesl lösen losen adgangskode kodeord salasan sifre şifre jelsz lozink geslo kata_ mat_khau mật_khẩu slaptaž clave
 masterauth securestring lykilorð contrasinal nenosiri pasahitz salasõna identifiant zaloguj inlogg парол лозинк гасло
 κωδικ συνθημ كلم رمز عبور باسورد گذر پاس סיסמ पासव कूटश รหัส পাস கடவு 密 口令 パス 暗証 合言 비번 비밀 암호 패스
 """
@@ -431,7 +431,7 @@ _TECHNICAL = re.compile(
 NO_KEY = (
     r"(?:cache|sort|partition|primary|foreign|public|pub|s3|object|routing|idempotency|dedup\w*|host|lookup|hash|map"
     r"|dict|row|index|group|shard|commit|sha\d*"
-    r"|next|prev\w*|page|cursor|continuation|sync|event|message|trace|build|cancel\w*|csrf|etag|registry|finger\w*"
+    r"|next|prev\w*|page|cursor|continuation|sync|event|message|trace|build|cancel\w*|csrf|md5\w*|etag|registry|finger\w*"
     r"|ssh-\w+)[ _.-]?"
 )
 ASSIGNED: Mapping[str, Sign] = {
@@ -494,9 +494,9 @@ ASSIGNED: Mapping[str, Sign] = {
     "login_pair": sign(
         r"\b(?:(?:login|log in|sign in|credentials?|creds|zugangsdaten|zugang|identifiants?|credenciales|credenciais"
         r"|credenziali|acc(?:ount|t)?|wi-?fi|wlan|ssid)\b[^\n]{0,24}?(?:[:\s])[\w.@-]{2,40}"
-        r"|u(?:ser)?: ?\S{2,40}(?= p))(?:\s?/\s?|:|\sand\s|\s-\s|,\s?(?:key|code):?\s"
-        r"|\s\|\s|\sp: ?)[\"'`]?(?P<it>[^\s\"'`<>,;]{6,63})",
-        "log in|sign in|wi-fi|u: ",
+        r"|u(?:ser)?[:=] ?\S{2,40}(?= p))(?:\s?/\s?|:|\sand\s|\s-\s|,\s?(?:key|code):?\s"
+        r"|\s\|\s|\sp[:=] ?)[\"'`]?(?P<it>[^\s\"'`<>,;]{6,63})",
+        "log in|sign in|wi-fi|u: |u=",
         words="login|credentials|credential|creds|zugangsdaten|zugang|identifiant|identifiants|credenciales|credenciais"
         "|credenziali|wifi|wlan|ssid|acc|acct",
         test=lambda text: _is_pair_password(text),
@@ -523,7 +523,7 @@ ASSIGNED: Mapping[str, Sign] = {
         trait=re.compile(r":(?:[0-9]{2,5}|\*):[\w*-]{1,64}:"),
     ),
     "wifi_key": sign(
-        r"\b(?:(?:code|cl[ée]|clave|chave|chiave|sandi|key|schlüssel|pass)\s(?:d[ueol]l?\s)?wi-?fi|(?:wi-?fi|wlan)[ -]?(?:key"
+        r"\b(?:(?:code|cl[ée]|clave|chave|chiave|sandi|key|schlüssel|pass)\s(?:d[ueol]l?\s)?wi-?fi(?:\sd[^\n:=]{1,24}?)?|(?:wi-?fi|wlan)[ -]?(?:key"
         r"|code|schlüssel|pass)|(?:wi-?fi|wlan|ssid)\b[^\n]{2,48}?[\s,](?:key|code|schlüssel|clé|clave|chave|chiave|psk))"
         r"\s?(?:is|est|es|é|è|ist|:|=|(?<=el)|(?<=ey))\s{0,3}[\"'`]?(?P<it>[^\s\"'`<>]{5,63})",
         words="wifi|wlan|fi|ssid",
@@ -762,7 +762,7 @@ def _is_seed(text: str) -> bool:
     return len(words) in (12, 15, 18, 21, 24) and not _COMMON & set(words) and len(set(words)) >= len(words) * 2 // 3
 
 
-_WORD_WITH_NUMBER = re.compile(r"[A-Za-z]{1,4}-?\d{1,4}|[^\W\d_]+\d|\d+[a-z]{1,4}|[A-Z]+-\d+")
+_WORD_WITH_NUMBER = re.compile(r"[A-Za-z]{1,4}-?\d{1,4}|[^\W\d_]+\d|\d+[a-z]{1,4}|[A-Z]+(?:-\d+)+")
 
 
 def is_prose_password(text: str, is_stated: bool = False) -> bool:
@@ -773,7 +773,7 @@ def is_prose_password(text: str, is_stated: bool = False) -> bool:
         r"[^\W\d_]+(?:['’-][^\W\d_]+)*[?!.]*|[\d.,:/-]+\w{0,3}"
         r"|v?\d+(?:\.[\w-]+)*\w{0,2}"
         r"|[\w.-]+\.[a-z]\w{1,3}|[a-z]+\d+(?:\.\d+)+"
-        r"|[a-z_]+|[\w.+-]+@[\w-]+\.[\w.-]+|[a-z]+(?:_[a-z]+\d?)+|--?[\w-]+|\w+=[\w\"'./<$-]\S*"
+        r"|[a-z_]+|[\w.+-]+@[\w-]+\.[\w.-]+|[a-z]+(?:_[a-z]+\d?)+|[a-z]+(?:_[a-z0-9]+){3,}|--?[\w-]+|\w+=[\w\"'./<$-]\S*"
         r"|[(\[{<\"'/.@-]+[\w.]+\W*|~?/.*|\d+e-\d+",
         text,
         re.IGNORECASE,

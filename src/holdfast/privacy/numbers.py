@@ -252,12 +252,17 @@ _ONE_TIME = (  # words for a code that is used once, before it or after it
     r"|tu|su) (?:\w{2,12}[ -])?c[oó]d"
 )
 _ONE_TIME_CUE = re.compile(_ONE_TIME)
+_CODE = (
+    r"kod(?:e[nr]?|u|ot|a|i|un|om|unuz|et)?|k[óo]d(?:ja|om|ot|od)?|koodi\w{0,3}|codice|c[óo]digo|codul|κωδικ\w{1,2}|clave|mã"
+    r"|combination|kombination\w*|код\w{0,3}|пин\b|رمز|كود|کد|קוד|कोड|पिन|コード|코드|(?<![号條条编代源乱数扫])[码碼]|รหัส"
+)
 _CODE_WORD = re.compile(  # any word for a code; the first group is what makes it a code of something else
     r"((?:promo\w*|discount|coupon|voucher|gift|rabatt\w*|zip|post\w{0,3}|area|error|status|exit|return|source|country|order"
-    r"|product|item|bar|qr|http|response|reason|fehler|erreur|errore?|kraj\w*|language|colou?r|byte|key)[ -]?|de|en|uni|geo|op"
-    r"|trans|shell|char|bit)?(?:(?:pin|co?de?(?! ?(?:review|base|path|style|block|snippet|freeze|owner|coverage|change|sample"
-    r"|gen|red))|kod(?:e[nr]?|u|ot|a|i|un|om|unuz)?|k[óo]d(?:ja|om|ot|od)?|koodi\w{0,3}|codice|c[óo]digo|codul|κωδικ\w{1,2}|clave"
-    r"|mã|combination|kombination\w*)(?![a-z])|код|رمز|كود|کد|קוד|कोड|コード|코드|[码碼]|代码|รหัส)"
+    r"|product|item|bar|qr|http|response|reason|fehler|erreur|errore?|kraj\w*|language|colou?r|byte|key|エラー|商品|hata|posta"
+    r"|indirim|ürün)[ -]?|de|en|uni|geo|op|trans|shell|char|bit)?"
+    rf"(?:pin(?![a-z])|code?(?! ?(?:review|base|path|style|block|snippet|freeze|owner|coverage|change|sample|gen|red))|{_CODE})"
+    r"(?! ?(?:postal|fuente|fonte|source|d[ei'] ?(?:err|barr|desc)|promo|fiscal|sconto|errore|cliente?|prod|poczt|błęd|rabat"
+    r"|kresk|źród|chyb|ошиб|товар|стран|город|σφάλμ)|[a-z])"
 )
 _SENT = re.compile(  # how a code comes, what it opens, whose it is and what is done with it
     r"\bsms|смс|\btext|\bmessage|nachricht|\bmail|whats|telegram|signal\b|\bapp\b|re[çc]u|received|\bgot\b|\bsent\b|erhalten"
@@ -275,8 +280,8 @@ _SENT = re.compile(  # how a code comes, what it opens, whose it is and what is 
     r"|verific|kontroln|потвърж|\b(?:tu|su|mi|seu|meu|teu|tuo|mio|twój|mój|váš|můj|ваш|твой|мой|мій|bạn|anda|saya)\b|σας|μου|ك\b|שלך"
     r"|שלי|आपका|您的|あなた|ของคุณ|koodisi|kodunuz|kodun\b|kódod|codul"
 )
-_TOLD_CODE = re.compile(
-    r"(?:kod(?:en)?|koodi|code|код|kód|codice|c[óo]digo) (?:är|er|on|ist|is|est|es|é|è|to|je)\W{1,3}\Z|gelen \w{2,9}\W{1,3}\Z"
+_TOLD_CODE = re.compile(  # a code is called so at once before it; the mere word "code" needs a verb
+    rf"(?:{_CODE}|[^\W\d_]{{4,}}code[sn]?)[^\n\d.!?]{{0,28}}\Z|(?<![a-z])code[sn]? (?:is|ist|est|lautet|was|:)\W{{1,3}}\Z"
 )
 ONE_TIME = re.compile(  # a letter or digit first: the search skips to it
     r"[0-9A-Z](?<![A-Za-z0-9_.,/$€£#-].)(?<![0-9]:.)(?:(?<=[0-9])[0-9](?:[0-9](?:[0-9]{1,5}|[ -][0-9]{3,4})|[ -][0-9]{2}[ -][0-9]{2})"
@@ -431,7 +436,7 @@ def _is_code(around: str, lower: str, start: int) -> bool:
     words = list(_CODE_WORD.finditer(around))
     if not words or any(word[1] for word in words):
         return False
-    return bool(_SENT.search(around) or _TOLD_CODE.search(lower, max(0, start - 24), start))
+    return bool(_SENT.search(around) or _TOLD_CODE.search(lower, max(0, start - 48), start))
 
 
 _CODE_HINTS = tuple(

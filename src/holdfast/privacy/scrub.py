@@ -82,8 +82,17 @@ KEYS = {  # keys of JSON objects that say what their value is
     ),
     "birth_date": re.compile(r"(?:.*_)?(?:dob|birth_?date|birthday|date_of_birth|born(?:_on)?)"),
 }
-NAMING = ("name", "key", "label", "field", "title", "question")  # keys whose value says what the value beside it is
-NAMED = frozenset({"value", "content", "default", "val", "answer"})
+NAMING = (
+    "name",
+    "key",
+    "label",
+    "field",
+    "title",
+    "question",
+    "selector",
+    "placeholder",
+)  # keys whose value says what the value beside it is
+NAMED = frozenset({"value", "content", "default", "val", "answer", "text"})
 TABLE_HEAD = re.compile(r"[,;|\t][ \"']{0,2}(?:passw\w{2,6}|pwd)[ \"']{0,2}[,;|\t\r\n]", re.IGNORECASE)
 HAS_DIGIT, LONGEST_LABELLED = re.compile("[0-9]"), 64  # characters of a value that is read behind its key
 LEAST_NUMBER, MOST_NUMBER = 10**8, 10**4000  # smaller numbers are harmless; larger ones Python does not print

@@ -25,9 +25,10 @@ PIECE = re.compile(
 _CUT = re.compile(r"\n|(?<=\w)[.?]\s")
 _LABEL_END = re.compile(r"[\s*:\])}\"'|>-]{0,6}\n[\s>*-]{0,8}")
 _MARKS = re.compile(r"[\s>*#\d.)(\[{\"'-]{0,8}")
-_STATED = re.compile(  # nothing but marks and a verb between the word and what it names
-    r"[\W_]{0,6}(?:[^\W\d_]{1,6} ){0,2}(?:(?:is|are|was|ist|war|lautet|est|este|es|era|é|è|jest|to|je|är|er|on|adalah|là"
-    r"|hai|είναι|هي|هو|היא|है|คือ|е|на|in|naar|til|till|para|pra|a|zu|auf|na|'s|of|=>?|:)[\W_]{1,4})?|[^\x21-\x7e\n]{0,16}"
+_STATED = re.compile(  # nothing but marks, or the end of a sentence's subject and a verb
+    r"[\W_]{0,6}(?:[^\W\d_]{1,6} ){0,2}|[^\x21-\x7e\n]{0,16}|(?:[\W_]{1,3}[^\W\d_]{1,12}){0,4}[\W_]{0,3}(?:\b(?:is|are|was|ist"
+    r"|war|lautet|est|este|es|era|é|è|jest|to|je|är|er|on|adalah|là|hai|είναι|هي|هو|היא|है|คือ|е|на|in|naar|til|till|para|pra"
+    r"|a|zu|auf|na|s|of)\b|[:=])[\W_]{1,4}"
 )
 _ODD = re.compile(r"[0-9!#$%^&*?~@+=\[]|[^\W\d_A-Z][A-Z]|-[a-z]{1,9}-")  # in all that may be a password
 _NAMES_NEXT = re.compile(  # what follows is a name or a number of something else
@@ -106,8 +107,8 @@ def _pieces(text: str, begin: int, stop: int) -> Iterator[tuple[int, int]]:
 def is_prose(piece: str, is_stated: bool = False) -> bool:
     """Whether it is a password among words: signs or digits in it, cases that take turns, or four plain words in one."""
     is_humped = is_stated and _HUMPS.fullmatch(piece) and not detect.NAMING.search(piece.lower())
-    if piece.isdigit():
-        return is_stated and 5 <= len(piece) <= 16
+    if re.fullmatch(r"(?!(?:19|20)\d\d\b)\d{4,16}[#*]?", piece):
+        return is_stated
     return (
         bool(is_humped)
         or detect.is_phrase(piece)
