@@ -97,16 +97,14 @@ def _is_somebodys(address: str) -> bool:
 
 
 STAND_IN = re.compile(
-    r"<[^<>]*>?|\*+|\.\*.*|\$[A-Za-z_]+|\$[{(].*|[\[{].*|%[sd]|%\(.*|%\w+%|@\w+@|&lt;.*"
-    r"|(?i:user|pass|password|passwd|pwd?|secret|token|key|apikey|changeme|change[_-]?it"
-    r"|redacted|null|none|true|false"
-    r"|undefined|hidden|masked|x+|\.+|-+|_+)\W?"
+    r"<[^<>]*>?|\*+|\.\*.*|\$[A-Za-z_]+|\$[{(].*|[\[{].*|%[sd]|%\(.*|%\w+%|@\w+@|&lt;.*|(?i:user|pass|password|passwd"
+    r"|pwd?|secret|token|key|apikey|changeme|change[_-]?it|redacted|null|none|true|false|undefined|hidden|masked|x+|\.+"
+    r"|-+|_+)\W?"
 )
 STAND_INS = re.compile(  # within something longer: no key is so, and no password that anybody should have
-    r"(?i)example|placeholder|dummy|your[_-]|[_-]your|yourpass|yourtoken|yourkey|yoursecret"
-    r"|xxxx|redacted|change[_-]?me"
-    r"|insert[_-]|replace[_-]|[_-]here\b|\.\.\.|\*\*\*|<[a-z_ -]+>|\{\{|\$\{|\b(?:my|the|some)[_-](?:secret"
-    r"|password|token|api)"
+    r"(?i)example|placeholder|dummy|your[_-]|[_-]your|yourpass|yourtoken|yourkey|yoursecret|xxxx|redacted|change[_-]?me"
+    r"|insert[_-]|replace[_-]|[_-]here\b|\.\.\.|\*\*\*|<[a-z_ -]+>|\{\{|\$\{|\b(?:my|the|some)[_-](?:secret|password"
+    r"|token|api)"
 )
 
 
@@ -122,9 +120,8 @@ def _bits(text: str) -> float:
 
 _CODE = re.compile(  # a call, an index, an attribute, a constant, an address, a type
     r"^[A-Za-z_][A-Za-z_.]*[(\[{]|^[A-Za-z_]+\.[A-Za-z_]+$|^[A-Z][A-Z_]+$|^(?:https?|file):|::|\w\.(?:env|get|config"
-    r"|environ)\b"
-    r"|^(?:process|os|self|this|config|settings|env|var|secrets|data|module|local)\.|^/[a-z]+(?:/|$)|^\.{1,2}/|=>"
-    r"|^\d+[a-z]{1,2}$"
+    r"|environ)\b|^(?:process|os|self|this|config|settings|env|var|secrets|data|module|local)\.|^/[a-z]+(?:/|$)"
+    r"|^\.{1,2}/|=>|^\d+[a-z]{1,2}$"
 )
 _SIGNS = frozenset("!@#$%^&*+=?~")
 
@@ -203,10 +200,8 @@ def _is_random(text: str) -> bool:
 
 
 NO_SECRET = re.compile(  # ids of calls; what is public; PNG, JPEG, GIF, WebP, WAV, PDF, MP3, fonts, archives in base 64
-    r"(?:call|toolu|chatcmpl|msg|resp|req|run|fc|rs|item|cus|evt|pi|prod|price|sub|in|ch"
-    r"|seti|cs|thread|asst|file|step"
-    r"|batch|trace|span|srv|pod|job|task|order|txn)[_-]|iVBORw0KGgo|/9j/|R0lGOD|UklGR|JVBERi0"
-    r"|SUQz|AAAAB3Nza|AAAAC3Nza"
+    r"(?:call|toolu|chatcmpl|msg|resp|req|run|fc|rs|item|cus|evt|pi|prod|price|sub|in|ch|seti|cs|thread|asst|file|step"
+    r"|batch|trace|span|srv|pod|job|task|order|txn)[_-]|iVBORw0KGgo|/9j/|R0lGOD|UklGR|JVBERi0|SUQz|AAAAB3Nza|AAAAC3Nza"
     r"|AAAAE2Vj|sha(?:1|256|384|512)-|d09GM|H4sI|UEsD|AGFzb|PHN2Zy|Qm[1-9A-HJ-Za-km-z]{44}$|baf[ky]|-----BEGIN"
 )
 _LONG_NUMBER = re.compile(
@@ -300,8 +295,7 @@ SECRETS: Mapping[str, Sign] = {
     "newrelic_license": sign(r"\b[0-9a-zA-Z]{34,38}NRAL\b", "NRAL"),
     "odd_token": sign(
         r"[a-z0-9]{10}msh[a-z0-9]{15}p1[a-z0-9]{6}jsn[a-z0-9]{12}\b|\baccess_token\$(?:production"
-        r"|sandbox)\$[a-z0-9]{12,20}\$[0-9a-f]{32}"
-        r"|\bv\^1\.1#[^\s\"']{40,}",
+        r"|sandbox)\$[a-z0-9]{12,20}\$[0-9a-f]{32}|\bv\^1\.1#[^\s\"']{40,}",
         "jsn|$production$|$sandbox$|v^1.1#",
     ),
     "colon_token": sign(
@@ -328,13 +322,12 @@ SECRETS: Mapping[str, Sign] = {
     "stellar_seed": sign(r"S(?<!\w.)[A-Z2-7]{55}(?!\w)", trait=LONG_TOKEN, test=lambda text: not text.isalpha()),
     "terraform_token": sign(r"\b[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,}", trait=LONG_TOKEN),
     "private_key_material": sign(
-        r"-----? ?BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)? ?-----?"
-        r"(?:(?:[^-]|-(?!---))+-----? ?END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)? ?-----?"
-        r"|(?:(?:\s|\\+[nr]?|>|[\"'+,]){0,8}(?:(?:Proc-Type|DEK-Info|Version"
-        r"|Comment): [^\n\\]{1,60}|[A-Za-z0-9+/=]{16,}+))*(?:(?:\s|\\+[nr]?|>){1,8}[A-Za-z0-9+/]{1,15}={1,2})?)"
-        r"|(?<![A-Za-z0-9+/=])(?:[A-Za-z0-9+/=]{16,128}+(?:\s|\\+[nr]?"
-        r"|>){1,6}+){1,60}+-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"
-        r"|PuTTY-User-Key-File-\d: (?:[^\n]*\n){1,40}?Private-Lines: \d+(?:\r?\n[A-Za-z0-9+/=]{16,})*",
+        r"-----? ?BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)? ?-----?(?:(?:[^-]|-(?!---))+-----? ?END (?:[A-Z0-9]+ "
+        r")*PRIVATE KEY(?: BLOCK)? ?-----?|(?:(?:\s|\\+[nr]?|>|[\"'+,]){0,8}(?:(?:Proc-Type|DEK-Info|Version|Comment): "
+        r"[^\n\\]{1,60}|[A-Za-z0-9+/=]{16,}+))*(?:(?:\s|\\+[nr]?|>){1,8}[A-Za-z0-9+/]{1,15}={1,2})?)"
+        r"|(?<![A-Za-z0-9+/=])(?:[A-Za-z0-9+/=]{16,128}+(?:\s|\\+[nr]?|>){1,6}+){1,60}+-----END (?:[A-Z0-9]+ )*PRIVATE "
+        r"KEY(?: BLOCK)?-----|PuTTY-User-Key-File-\d: (?:[^\n]*\n){1,40}?Private-Lines: "
+        r"\d+(?:\r?\n[A-Za-z0-9+/=]{16,})*",
         "PRIVATE KEY|PuTTY-User",
     ),
     "url_password": sign(
@@ -370,10 +363,9 @@ PERSONAL: Mapping[str, Sign] = {
         trait=re.compile(r"-[0-9]{2}-[0-9]{4}"),
     ),
     "card_number": sign(
-        r"[2-6](?<![\d.-].)(?:(?<=4)\d{3}|(?<=5)[1-5]\d{2}|(?<=6)011|(?<=6)5\d{2}|(?<=2)(?:22[1-9]|2[3-9]\d"
-        r"|[3-6]\d\d|7[01]\d|720))"
-        r"([ ./-]?)\d{4}\1\d{4}\1\d{4}(?![\d-]|\.(?!0(?!\d))\d)"
-        r"|3(?<![\d.-].)[47]\d{2}([ ./-]?)\d{6}\2\d{5}(?![\d-]|\.(?!0(?!\d))\d)",
+        r"[2-6](?<![\d.-].)(?:(?<=4)\d{3}|(?<=5)[1-5]\d{2}|(?<=6)011|(?<=6)5\d{2}|(?<=2)(?:22[1-9]|2[3-9]\d|[3-6]\d\d"
+        r"|7[01]\d|720))([ ./-]?)\d{4}\1\d{4}\1\d{4}(?![\d-]|\.(?!0(?!\d))\d)|3(?<![\d.-].)[47]\d{2}([ "
+        r"./-]?)\d{6}\2\d{5}(?![\d-]|\.(?!0(?!\d))\d)",
         test=luhn,
         gate="digits",
         trait=_LONG_NUMBER,
@@ -385,23 +377,19 @@ _FOREIGN_KEYS = (
     r"|(?:cl[ée]|chiave|klíč|kľúč|khóa|kunci|cheia?|ključ|clave|chave)(?: [a-zé]{1,8}){0,2}[ '](?:api|secr?[eè]t[ao]?)"
 )
 _NAMES = (
-    r"api[_ -]?key|apikey|(?:access|auth|account|private|shared|signing|encryption|master|subscription|license"
-    r"|secret|service"
-    r"|client|storage|session|consumer|application|app|admin|deploy|webhook|user|root|write|read|ingest|publish)[_ "
-    r"-]?key"
-    r"|secret|token|credential|jeton|clave (?:de )?api|chave (?:de )?api|schlüssel|klucz api|bearer|x-auth"
+    r"api[_ -]?key|apikey|(?:access|auth|account|private|shared|signing|encryption|master|subscription|license|secret"
+    r"|service|client|storage|session|consumer|application|app|admin|deploy|webhook|user|root|write|read|ingest"
+    r"|publish)[_ -]?key|secret|token|credential|jeton|clave (?:de )?api|chave (?:de )?api|schlüssel|klucz api|bearer"
+    r"|x-auth"
     rf"|auth_?code|sas|psk|{_FOREIGN_KEYS}"
 )
 PASSWORDS = (  # each begins with a letter, so that a search skips to it
     r"passw(?:or)?[dt]e?|passphrase|passcode|pass(?:(?<![a-z]pass)|(?<=dbpass)|(?<=(?:user|root|mail|smtp|auth|wifi"
-    r"|test)pass)"
-    r"|(?<=(?:admin|store|redis|proxy|login)pass)|(?<=(?:key|sql|ftp|ssh|new|old)pass))\b"
-    r"|pwd?(?<![a-z]pw)(?<![a-z]pwd)\b|mot de passe"
-    r"|mdp\b|contrase[nñ][ay]"
-    r"|senha|palavra[ -]passe|parol|kennwort|zugangscode|wachtwoord|hasł|haslo|hesl[aeou]|l[oö]sen(?:ord(?:et)?)?\b"
-    r"|adgangskode|kodeord|passord"
-    r"|salasan|sifre|şifre|jelsz[oó]|lozink|geslo|kata sandi(?:nya)?|mat khau|mật khẩu|slaptažodis|parool|clave\b"
-    r"|masterauth|requirepass|securestring|jelszav|salasõna|parole|lykilorð|contrasinal|kata laluan|nenosiri|pasahitz"
+    r"|test)pass)|(?<=(?:admin|store|redis|proxy|login)pass)|(?<=(?:key|sql|ftp|ssh|new|old)pass))\b"
+    r"|pwd?(?<![a-z]pw)(?<![a-z]pwd)\b|mot de passe|mdp\b|contrase[nñ][ay]|senha|palavra[ -]passe|parol|kennwort"
+    r"|zugangscode|wachtwoord|hasł|haslo|hesl[aeou]|l[oö]sen(?:ord(?:et)?)?\b|adgangskode|kodeord|passord|salasan|sifre"
+    r"|şifre|jelsz[oó]|lozink|geslo|kata sandi(?:nya)?|mat khau|mật khẩu|slaptažodis|parool|clave\b|masterauth"
+    r"|requirepass|securestring|jelszav|salasõna|parole|lykilorð|contrasinal|kata laluan|nenosiri|pasahitz"
 )
 _OPENINGS = """
 pass pw login logg_inn cred mot_de_pass mdp contrase senha palavra parol parool kennwort zugangs wachtwoord hasł haslo
@@ -411,17 +399,17 @@ masterauth securestring lykilorð contrasinal nenosiri pasahitz salasõna identi
 """
 OPENINGS = tuple(opening.replace("_", " ") for opening in _OPENINGS.split())  # of all words for passwords
 NEAR_OPENINGS = tuple(filter(str.isascii, OPENINGS))
-_CALLED = "|".join(OPENINGS[: OPENINGS.index("парол")])
+_CALLED = (
+    "mdp|contraseña|contrasena|senha|parola|parolă|kennwort|zugangscode|wachtwoord|hasło|haslo|heslo|lösenord"
+    "|lösenordet|adgangskode|adgangskoden|kodeord|salasana|sifre|şifre|şifresi|jelszó|jelszo|lozinka|geslo|sandi|khau"
+    "|khẩu|parool|clave"
+)
 FAR = (  # scripts whose words are not told from what follows by spaces
-    "парол[ьяюе]|паролем|парола|کلمه عبور|باسورد|رمز من|비번|パス(?=[は:])|รหัสไวไฟ|лозинка"
-    "|κωδικ(?:ός|ό|οί)(?: πρόσβασης)?"
-    "|συνθηματικό|密码|密碼|口令"
-    "|パスワード|暗証番号|合言葉|비밀번호|암호|패스워드"
-    "|كلم[ةه] (?:المرور|السر)|رمز عبور|گذرواژه|סיסמ[האת]|पासवर्ड|कूटशब्द|รหัสผ่าน|পাসওয়ার্ড|api密钥"
-    "|密钥|令牌|apiキー|トークン|کا پاس ورڈ|پاس ورڈ|கடவுச்சொல்|пароли|гасло"
-    "|api 키|토큰"
-    "|المفتاح السري|api कुंजी|คีย์ api|κλειδί api|api ключ(?= )|токен|ключ api|api[- ]ключ|секретный ключ|מפתח api"
-    "|مفتاح api|رمز api"
+    "парол[ьяюе]|паролем|парола|کلمه عبور|باسورد|رمز من|비번|パス(?=[は:])|รหัสไวไฟ|лозинка|κωδικ(?:ός|ό|οί)(?: "
+    "πρόσβασης)?|συνθηματικό|密码|密碼|口令|パスワード|暗証番号|合言葉|비밀번호|암호|패스워드|كلم[ةه] (?:المرور|السر)"
+    "|رمز عبور|گذرواژه|סיסמ[האת]|पासवर्ड|कूटशब्द|รหัสผ่าน|পাসওয়ার্ড|api密钥|密钥|令牌|apiキー|トークン|کا پاس ورڈ"
+    "|پاس ورڈ|கடவுச்சொல்|пароли|гасло|api 키|토큰|المفتاح السري|api कुंजी|คีย์ api|κλειδί api|api ключ(?= )|токен"
+    "|ключ api|api[- ]ключ|секретный ключ|מפתח api|مفتاح api|رمز api"
 )
 _END = r"(?<![.,;:!?)\]}\"'`])"
 _TECHNICAL = re.compile(
@@ -430,16 +418,15 @@ _TECHNICAL = re.compile(
 )
 NO_KEY = (
     r"(?:cache|sort|partition|primary|foreign|public|pub|s3|object|routing|idempotency|dedup\w*|host|lookup|hash|map"
-    r"|dict|row|index|group|shard|commit|sha\d*"
-    r"|next|prev\w*|page|cursor|continuation|sync|event|message|trace|build|cancel\w*|csrf|md5\w*|etag|registry|finger\w*"
-    r"|ssh-\w+)[ _.-]?"
+    r"|dict|row|index|group|shard|commit|sha\d*|next|prev\w*|page|cursor|continuation|sync|event|message|trace|build"
+    r"|cancel\w*|csrf|md5\w*|etag|registry|finger\w*|ssh-\w+)[ _.-]?"
 )
 ASSIGNED: Mapping[str, Sign] = {
     "assigned_secret": sign(
         rf"(?:{_NAMES})[\w-]{{0,24}}[\"'`*\])\\]{{0,4}}\s{{0,4}}"
-        r"(?:[:=|]{1,2}>?|>(?=[^\s<])|→|->|,(?=\s?[\"'])|\b(?:is|are|was|ist|lautet|est|este|es|é|è|är|er|jest|je|to|:)\b:?"
-        r"|\b(?:has been |was |is )?(?:set |changed |reset )?to\b)"
-        r"\s{0,4}(?:[brfu@$]{1,2}(?=[\"'])|base64:)?[\"'`*\\]{0,4}(?P<it>[^\s\"'`,;|<>&\\]{6,512})",
+        r"(?:[:=|]{1,2}>?|>(?=[^\s<])|→|->|,(?=\s?[\"'])|\b(?:is|are|was|ist|lautet|est|este|es|é|è|är|er|jest|je|to"
+        r"|:)\b:?|\b(?:has been |was |is )?(?:set |changed |reset )?to\b)\s{0,4}(?:[brfu@$]{1,2}(?=[\"'])"
+        r"|base64:)?[\"'`*\\]{0,4}(?P<it>[^\s\"'`,;|<>&\\]{6,512})",
         "secret|token|key|credential|auth",
         words="jeton|schlüssel|sas|psk|clave|chave|klucz|sleutel|nyckel|nøgle|nøkkel|klíč|kľúč|anahtar|anahtarı|kulcs|avain"
         "|ključ|clé|cle|chiave|khóa|kunci|cheie|cheia",
@@ -447,31 +434,24 @@ ASSIGNED: Mapping[str, Sign] = {
         any_case=True,
     ),
     "password": sign(
-        rf"(?:{PASSWORDS})[\w-]{{0,24}}[\"'`*\])\\]{{0,4}}(?:\s(?:in )?(?:hex|base-?64|b64|encoded)|\s\([^()"
-        rf"\n]{{1,30}}\)|\s(?:for|of|to|at|on|für|fur|vom"
-        rf"|von|zum|de|du|del|do|da|pour|para|per"
+        rf"(?:{PASSWORDS})[\w-]{{0,24}}[\"'`*\])\\]{{0,4}}(?:\s(?:in )?(?:hex|base-?64|b64|encoded)"
+        rf"|\s\([^()\n]{{1,30}}\)|\s(?:for|of|to|at|on|für|fur|vom|von|zum|de|du|del|do|da|pour|para|per"
         r"|voor|van|do|dla|till|til|for|untuk|cho|icin|için)\s[^\n:=]{1,40}?)?\s{0,4}"
         r"(?:[:=|]{1,2}>?\s{0,8}|>(?=[^\s<])|(?:→|->|[,(](?=\s?[bru@]?[\"'])"
-        r"|(?<![\"'])\s(?:(?:is|ist|est|es|é|è|was|lautet) )?(?=[\"']))\s{0,8})(?:[brfu@$]{1,2}(?=[\"']))?[\"'`*\\]{0,4}\s?"
+        r"|(?<![\"'])\s(?:(?:is|ist|est|es|é|è|was"
+        r"|lautet) )?(?=[\"']))\s{0,8})(?:[brfu@$]{1,2}(?=[\"']))?[\"'`*\\]{0,4}\s?"
         r"(?P<it>(?<=[\"'`])[^\"'`\n<>\\]{4,128}(?=[\"'`\\])|[^\s\"'`,;|<>\\][^\s\"'`,;|<>&\\]{3,511})",
-        _CALLED,
-        test=is_told_password,
-        any_case=True,
-    ),
-    "my_password": sign(
-        rf"\b(?:my|our|mein|unser|mon|notre|mi|nuestra|minha|mia|mijn|moje|mitt|mit|min"
-        rf"|benim)\s(?:\w{{1,12}}\s)?(?:{PASSWORDS})[\w-]{{0,12}}"
-        r"(?:\s(?:for|to|für|pour|para|per|voor|do)\s[\w' ]{1,24}?)?\s(?:is|ist|est|es|é|è|jest|är"
-        r"|er)\s[\"'`]?(?P<it>[^\W\d_]{5,40})(?=[\"'`.!,;]{0,2}(?:\s|$))",
-        _CALLED,
+        "pass|pw",
+        words=_CALLED,
         test=is_told_password,
         any_case=True,
     ),
     "value_of": sign(
-        rf"(?:key|name|id|label|title|field|variable|setting)[\"']?\s?[:=]?\s?[\"']?[\w.-]{{0,32}}(?:{PASSWORDS}|{FAR}|{_NAMES}"
-        rf"|_pat\b)[\w.-]{{0,16}}[\"']?[\s,;{{]{{0,8}}(?:type\s{{0,4}}=\s?\w{{1,12}}\s{{1,8}})?[\"']?"
+        rf"(?:key|name|id|label|title|field|variable|setting)[\"']?\s?[:=]?\s?[\"']?[\w.-]{{0,32}}(?:{PASSWORDS}|{FAR}"
+        rf"|{_NAMES}|_pat\b)[\w.-]{{0,16}}[\"']?[\s,;{{]{{0,8}}(?:type\s{{0,4}}=\s?\w{{1,12}}\s{{1,8}})?[\"']?"
         r"(?:value|default|content)[\"']?\s{0,4}[:=]\s{0,2}[\"']?(?P<it>[^\s\"'`,;|<>]{4,512})",
-        f"{_CALLED}|secret|token|api|_pat",
+        "pass|pw|secret|token|api|_pat",
+        words=_CALLED,
         test=is_told_password,
         any_case=True,
         trait=re.compile(r"(?:[vV]alue|default|content)[\"']?\s{0,4}[:=]"),
@@ -493,9 +473,8 @@ ASSIGNED: Mapping[str, Sign] = {
     ),
     "login_pair": sign(
         r"\b(?:(?:login|log in|sign in|credentials?|creds|zugangsdaten|zugang|identifiants?|credenciales|credenciais"
-        r"|credenziali|acc(?:ount|t)?|wi-?fi|wlan|ssid)\b[^\n]{0,24}?(?:[:\s])[\w.@-]{2,40}"
-        r"|u(?:ser)?[:=] ?\S{2,40}(?= p))(?:\s?/\s?|:|\sand\s|\s-\s|,\s?(?:key|code):?\s"
-        r"|\s\|\s|\sp[:=] ?)[\"'`]?(?P<it>[^\s\"'`<>,;]{6,63})",
+        r"|credenziali|acc(?:ount|t)?|wi-?fi|wlan|ssid)\b[^\n]{0,24}?(?:[:\s])[\w.@-]{2,40}|u(?:ser)?[:=] ?\S{2,40}(?= "
+        r"p))(?:\s?/\s?|:|\sand\s|\s-\s|,\s?(?:key|code):?\s|\s\|\s|\sp[:=] ?)[\"'`]?(?P<it>[^\s\"'`<>,;]{6,63})",
         "log in|sign in|wi-fi|u: |u=",
         words="login|credentials|credential|creds|zugangsdaten|zugang|identifiant|identifiants|credenciales|credenciais"
         "|credenziali|wifi|wlan|ssid|acc|acct",
@@ -523,22 +502,23 @@ ASSIGNED: Mapping[str, Sign] = {
         trait=re.compile(r":(?:[0-9]{2,5}|\*):[\w*-]{1,64}:"),
     ),
     "wifi_key": sign(
-        r"\b(?:(?:code|cl[ée]|clave|chave|chiave|sandi|key|schlüssel|pass)\s(?:d[ueol]l?\s)?wi-?fi(?:\sd[^\n:=]{1,24}?)?|(?:wi-?fi|wlan)[ -]?(?:key"
-        r"|code|schlüssel|pass)|(?:wi-?fi|wlan|ssid)\b[^\n]{2,48}?[\s,](?:key|code|schlüssel|clé|clave|chave|chiave|psk))"
-        r"\s?(?:is|est|es|é|è|ist|:|=|(?<=el)|(?<=ey))\s{0,3}[\"'`]?(?P<it>[^\s\"'`<>]{5,63})",
+        r"\b(?:(?:code|cl[ée]|clave|chave|chiave|sandi|key|schlüssel"
+        r"|pass)\s(?:d[ueol]l?\s)?wi-?fi(?:\sd[^\n:=]{1,24}?)?|(?:wi-?fi|wlan)[ -]?(?:key|code|schlüssel|pass)"
+        r"|(?:wi-?fi|wlan|ssid)\b[^\n]{2,48}?[\s,](?:key|code|schlüssel|clé|clave|chave|chiave|psk))\s?(?:is|est|es|é"
+        r"|è|ist|:|=|(?<=el)|(?<=ey))\s{0,3}[\"'`]?(?P<it>[^\s\"'`<>]{5,63})",
         words="wifi|wlan|fi|ssid",
         test=lambda text: _is_pair_password(text) or (text.isdigit() and len(text) >= 8),
         any_case=True,
     ),
     "device_password": sign(
-        r"(?<!\w)(?:enable (?:secret|password)(?: \d)?|snmp-server community|key-string(?: \d)?"
-        r"|pre-shared-key(?: \w{5,9})?|(?:password|secret) [05]|wpa2?(?:-psk)?:"
-        r"|psk:?|unlock code:?|password 7|iwconfig \w{2,12} key|option key|usermod -p|security answer:|rclone obscure"
-        r"|-u [\w.-]{1,32}%|jdbc:oracle:\w{3,4}:[\w.]{1,32}/|kinit [\w@.-]{1,40} <<<|net use \w: \S{1,60}|net user [\w.-]{1,32}|community(?: string)?:"
-        r"|snmp\w{3,8}\b[^\n]{0,60}? -[ax]|openssl enc\b[^\n]{0,60}? -(?:k|pass)"
-        r"|az\s[^\n]{0,60}? -p) ?[\"']?(?P<it>(?![-/\\])[^\s\"'|]{4,64})",
-        "enable secret|enable password|snmp-server|community|key-string|shared-key|unlock code|net use|password 7|password 0"
-        "|option key|security answer|az sql|az login",
+        r"(?<!\w)(?:enable (?:secret|password)(?: \d)?|snmp-server community|key-string(?: \d)?|pre-shared-key(?: "
+        r"\w{5,9})?|(?:password|secret) [05]|wpa2?(?:-psk)?:|psk:?|unlock code:?|password 7|iwconfig \w{2,12} key"
+        r"|option key|usermod -p|security answer:|rclone obscure|-u [\w.-]{1,32}%|jdbc:oracle:\w{3,4}:[\w.]{1,32}/"
+        r"|kinit [\w@.-]{1,40} <<<|net use \w: \S{1,60}|net user [\w.-]{1,32}|community(?: string)?:"
+        r"|snmp\w{3,8}\b[^\n]{0,60}? -[ax]|openssl enc\b[^\n]{0,60}? -(?:k|pass)|az\s[^\n]{0,60}? -p) "
+        r"?[\"']?(?P<it>(?![-/\\])[^\s\"'|]{4,64})",
+        "enable secret|enable password|snmp-server|community|key-string|shared-key|unlock code|net use|password 7"
+        "|password 0|option key|security answer|az sql|az login",
         words="wpa|psk|rclone|smbclient|oracle|kinit|snmpwalk|snmpget|snmpbulkwalk|openssl|iwconfig|usermod",
         test=lambda text: is_password(text) or is_phrase(text),
         any_case=True,
@@ -565,11 +545,10 @@ ASSIGNED: Mapping[str, Sign] = {
     ),
     "option_password": sign(
         r"\b(?:mysql\w*|mariadb\w*|sshpass|docker login|podman login|helm registry login|mongo\w*|zip|7za?|unzip"
-        r"|redis-cli|ldap\w+|sqlcmd|plink|pscp|smbclient|openssl|keytool|expect|xfreerdp"
-        r"|htpasswd|az login|npm login|svn|isql|bcp|net use|psexec|ansible\w*|gpg|borg|restic|vncpasswd|kinit"
-        r"|mosquitto_\w+|amqp\w*|cqlsh|clickhouse\w*|vault login|snowsql|impala-shell|beeline)\b"
-        r"[^\n|]{0,120}?\s[-/](?:p|P|w|a|pw|pass(?:word)?|storepass|keypass|passin pass)[ "
-        r":=]{0,2}[\"']?(?P<it>(?!-)[^\s\"'|]{4,128})",
+        r"|redis-cli|ldap\w+|sqlcmd|plink|pscp|smbclient|openssl|keytool|expect|xfreerdp|htpasswd|az login|npm login"
+        r"|svn|isql|bcp|net use|psexec|ansible\w*|gpg|borg|restic|vncpasswd|kinit|mosquitto_\w+|amqp\w*|cqlsh"
+        r"|clickhouse\w*|vault login|snowsql|impala-shell|beeline)\b[^\n|]{0,120}?\s[-/](?:p|P|w|a|pw|pass(?:word)?"
+        r"|storepass|keypass|passin pass)[ :=]{0,2}[\"']?(?P<it>(?!-)[^\s\"'|]{4,128})",
         words="mysql|mysqldump|mysqladmin|mariadb|sshpass|login|mongo|mongosh|mongodump|zip|7z|7za|z|za|unzip"
         "|redis|ldapsearch|ldapadd|sqlcmd|plink|pscp|smbclient|openssl|keytool|xfreerdp|htpasswd|svn|isql|bcp|net"
         "|psexec|ansible|gpg|borg|restic|kinit|mosquitto|cqlsh|clickhouse|vault|snowsql|impala|beeline",
@@ -600,9 +579,8 @@ ASSIGNED: Mapping[str, Sign] = {
         any_case=True,
     ),
     "cookie": sign(
-        r"(?:sess(?:ion)?(?:[_-]?id|[_-]?token)?|sid|auth[\w-]{0,12}|remember_\w{1,12}|csrf\w{0,12}"
-        r"|xsrf[\w-]{0,12}|jwt|token|appid|response|sig|signature|verifier|secret)"
-        r"=(?P<it>[^\s\"'`,;|<>&\\]{12,4096})",
+        r"(?:sess(?:ion)?(?:[_-]?id|[_-]?token)?|sid|auth[\w-]{0,12}|remember_\w{1,12}|csrf\w{0,12}|xsrf[\w-]{0,12}|jwt"
+        r"|token|appid|response|sig|signature|verifier|secret)=(?P<it>[^\s\"'`,;|<>&\\]{12,4096})",
         trait=re.compile(r"=[^\s\"'`,;|<>&]{12}"),
         test=lambda text: is_password(text) and sum(map(str.isdigit, text)) >= (1 if len(text) >= 16 else 2),
         any_case=True,
@@ -633,9 +611,8 @@ ASSIGNED: Mapping[str, Sign] = {
         any_case=True,
     ),
     "license_key": sign(
-        r"\b(?:licen[cs]e|lizenz|licencia|licenza|product|produkt|activation|aktivierung|serial"
-        r"|registration)\w{0,12}[ -]?(?:key|code|schlüssel|number|no)?\W{1,3}(?:is\s)?"
-        r"(?P<it>[a-z0-9]{4,6}(?:-[a-z0-9]{4,6}){2,7})\b",
+        r"\b(?:licen[cs]e|lizenz|licencia|licenza|product|produkt|activation|aktivierung|serial|registration)\w{0,12}[ "
+        r"-]?(?:key|code|schlüssel|number|no)?\W{1,3}(?:is\s)?(?P<it>[a-z0-9]{4,6}(?:-[a-z0-9]{4,6}){2,7})\b",
         words="license|licence|lizenz|lizenzschlüssel|licencia|licenza|product|produkt|produktschlüssel|activation|aktivierungscode|serial|registration",
         test=lambda text: sum(map(str.isdigit, text)) >= 2 and any(map(str.isalpha, text)) and is_given(text),
         any_case=True,
@@ -674,9 +651,9 @@ ASSIGNED: Mapping[str, Sign] = {
     ),
     "numbered_seed": sign(r"\b1[.):]\s?[a-z]{3,8}(?:[\s,]{1,3}\d{1,2}[.):]\s?[a-z]{3,8}){11,23}", "2.|2)|2:"),
     "told_seed": sign(
-        r"\b(?:seed|recovery|mnemonic|backup|wallet|secret|ledger|trezor|metamask|(?:12|24) \w{4,8}|frase|phrase|semilla"
-        r"|wiederherstellungs\w{0,8})[^\n]{0,60}?(?:[:=\n\"]|\b(?:is|are|ist|sind|est|es|sont|são|é|è|to|words))"
-        r"\s{0,3}[\"'`]?(?P<it>(?:[a-z]{3,8}[ ,\n-]{1,2}){11,23}[a-z]{3,8})\b",
+        r"\b(?:seed|recovery|mnemonic|backup|wallet|secret|ledger|trezor|metamask|(?:12|24) \w{4,8}|frase|phrase"
+        r"|semilla|wiederherstellungs\w{0,8})[^\n]{0,60}?(?:[:=\n\"]|\b(?:is|are|ist|sind|est|es|sont|são|é|è|to"
+        r"|words))\s{0,3}[\"'`]?(?P<it>(?:[a-z]{3,8}[ ,\n-]{1,2}){11,23}[a-z]{3,8})\b",
         words="seed|phrase|frase|semilla|mnemonic|recovery|ledger|trezor|metamask|words|wallet",
         any_case=True,
     ),
@@ -691,8 +668,7 @@ ASSIGNED: Mapping[str, Sign] = {
         test=_is_random,
         trait=LONG_TOKEN,
         unless=r"https?://[^\s\"'<>?]*|[?&](?:id|v|list|h|ref|utm_\w+|page_?token|cursor|version|rev|commit|sha\d*"
-        r"|\w*hash)="
-        r"|(?:etag|hash|digest|checksum|integrity|cid|fingerprint|h1|sha-?\d+|ssh-(?:rsa|ed25519)|trace|span"
+        r"|\w*hash)=|(?:etag|hash|digest|checksum|integrity|cid|fingerprint|h1|sha-?\d+|ssh-(?:rsa|ed25519)|trace|span"
         r"|request|correlation)[\w-]{0,8}\W{1,3}",
     ),
 }
@@ -718,7 +694,8 @@ def is_strong(text: str) -> bool:
 
 _PHRASE = re.compile(r"[a-z]{3,9}(?:[-_.+][a-z]{3,9}){3,7}\d{0,4}[!?]?")
 NAMING = re.compile(
-    r"pass|pwd|user|name|key|file|form|input|reset|login|auth|token|secret|text|type|field|cred|error|ident|config|\bthe\b|\band\b|\bfor\b"
+    r"pass|pwd|user|name|key|file|form|input|reset|login|auth|token|secret|text|type|field|cred|error|ident|config"
+    r"|\bthe\b|\band\b|\bfor\b"
 )
 
 
@@ -770,11 +747,9 @@ def is_prose_password(text: str, is_stated: bool = False) -> bool:
     it is said that this is one, a word and a number will do."""
     is_plain = (not is_stated or len(text) < 6) and _WORD_WITH_NUMBER.fullmatch(text)
     is_plain = is_plain or re.fullmatch(
-        r"[^\W\d_]+(?:['’-][^\W\d_]+)*[?!.]*|[\d.,:/-]+\w{0,3}"
-        r"|v?\d+(?:\.[\w-]+)*\w{0,2}"
-        r"|[\w.-]+\.[a-z]\w{1,3}|[a-z]+\d+(?:\.\d+)+"
-        r"|[a-z_]+|[\w.+-]+@[\w-]+\.[\w.-]+|[a-z]+(?:_[a-z]+\d?)+|[a-z]+(?:_[a-z0-9]+){3,}|--?[\w-]+|\w+=[\w\"'./<$-]\S*"
-        r"|[(\[{<\"'/.@-]+[\w.]+\W*|~?/.*|\d+e-\d+",
+        r"[^\W\d_]+(?:['’-][^\W\d_]+)*[?!.]*|[\d.,:/-]+\w{0,3}|v?\d+(?:\.[\w-]+)*\w{0,2}|[\w.-]+\.[a-z]\w{1,3}"
+        r"|[a-z]+\d+(?:\.\d+)+|[a-z_]+|[\w.+-]+@[\w-]+\.[\w.-]+|[a-z]+(?:_[a-z]+\d?)+|[a-z]+(?:_[a-z0-9]+){3,}"
+        r"|--?[\w-]+|\w+=[\w\"'./<$-]\S*|[(\[{<\"'/.@-]+[\w.]+\W*|~?/.*|\d+e-\d+",
         text,
         re.IGNORECASE,
     )
@@ -792,10 +767,9 @@ _DOT = (
     r"|\.|(?<=\s)(?:dot|punkt|point|punto|ponto|kropka|nokta|точка|piste|stip)(?=\s)|_dot_|-dot-)\s{0,3}"
 )
 _AT = (
-    r"(?:\s{0,3}[\[({<]\s?(?:at|ät|@|arroba|arobase|chiocciola|małpa|malpa|zavináč|собака|kukac|apenstaartje"
-    r"|snabel-?a|krøllalfa|et)\s?[\])}>]\s{0,3}|\s{1,3}(?:at|arroba|arobase|chiocciola|małpa|malpa|zavináč|собака"
-    r"|kukac|apenstaartje|et)\s{1,3}"
-    r"|_at_|-at-|\s{1,2}@\s{0,2}|@\s{1,2})"
+    r"(?:\s{0,3}[\[({<]\s?(?:at|ät|@|arroba|arobase|chiocciola|małpa|malpa|zavináč|собака|kukac|apenstaartje|snabel-?a"
+    r"|krøllalfa|et)\s?[\])}>]\s{0,3}|\s{1,3}(?:at|arroba|arobase|chiocciola|małpa|malpa|zavináč|собака|kukac"
+    r"|apenstaartje|et)\s{1,3}|_at_|-at-|\s{1,2}@\s{0,2}|@\s{1,2})"
 )
 _TOLD_AT = re.compile(
     r"[\[({<]\s?(?:at|ät|@|arroba|arobase|chiocciola|ma[łl]pa|zavináč|собака|kukac|apenstaartje|snabel-?a"
@@ -842,16 +816,15 @@ WIDE: Mapping[str, Sign] = {  # other forms of what PERSONAL holds
     ),
     "profile": sign(
         r"(?:https?://)?(?:(?:www|m|mobile|old|[a-z]{2})\.)?(?<![\w-])(?:linkedin\.com/(?:in|pub)/"
-        r"|facebook\.com/(?:profile\.php\?id=)?|fb\.com/|fb\.me/|instagram\.com/|twitter\.com/|x\.com/"
-        r"|tiktok\.com/@|t\.me/|telegram\.me/|vk\.com/|ok\.ru/(?:profile/)?|xing\.com/profile/|(?:github|gitlab"
-        r"|bitbucket)\.(?:com|org)/(?=[\w.-]+/?(?:[\s\"')>,;!?]|\.?$|\.\s))|medium\.com/@|youtube\.com/(?:@|user/)"
-        r"|reddit\.com/u(?:ser)?/|threads\.net/@|bsky\.app/profile/|wa\.me/|keybase\.io/|soundcloud\.com/"
-        r"|pinterest\.\w{2,3}/|snapchat\.com/add/|weibo\.com/u?/?|strava\.com/athletes/|about\.me/|orcid\.org/"
-        r"|mastodon\.\w{2,8}/@|stackoverflow\.com/users/\d+/|behance\.net/|dribbble\.com/|twitch\.tv/"
-        r"|steamcommunity\.com/(?:id|profiles)/|flickr\.com/people/|researchgate\.net/profile/)"
-        r"(?!(?:share|sharer|intent|home|login|pages|groups|hashtag|search|features|explore|about|help|jobs|in|p"
-        r"|reel|watch|status|i|settings|marketplace|sponsors|topics|orgs|apps|pricing|docs"
-        r"|blog)\b)[\w.%-]{3,60}(?<![.])/?",
+        r"|facebook\.com/(?:profile\.php\?id=)?|fb\.com/|fb\.me/|instagram\.com/|twitter\.com/|x\.com/|tiktok\.com/@"
+        r"|t\.me/|telegram\.me/|vk\.com/|ok\.ru/(?:profile/)?|xing\.com/profile/|(?:github|gitlab|bitbucket)\.(?:com"
+        r"|org)/(?=[\w.-]+/?(?:[\s\"')>,;!?]|\.?$|\.\s))|medium\.com/@|youtube\.com/(?:@|user/)|reddit\.com/u(?:ser)?/"
+        r"|threads\.net/@|bsky\.app/profile/|wa\.me/|keybase\.io/|soundcloud\.com/|pinterest\.\w{2,3}/"
+        r"|snapchat\.com/add/|weibo\.com/u?/?|strava\.com/athletes/|about\.me/|orcid\.org/|mastodon\.\w{2,8}/@"
+        r"|stackoverflow\.com/users/\d+/|behance\.net/|dribbble\.com/|twitch\.tv/|steamcommunity\.com/(?:id|profiles)/"
+        r"|flickr\.com/people/|researchgate\.net/profile/)(?!(?:share|sharer|intent|home|login|pages|groups|hashtag"
+        r"|search|features|explore|about|help|jobs|in|p|reel|watch|status|i|settings|marketplace|sponsors|topics|orgs"
+        r"|apps|pricing|docs|blog)\b)[\w.%-]{3,60}(?<![.])/?",
         ".com/|.me/|.ru/|.net/|.io/|.org/|.app/|.tv/",
         test=lambda text: not text.endswith((".html", ".php", ".md")),
         any_case=True,
@@ -890,10 +863,9 @@ WIDE: Mapping[str, Sign] = {  # other forms of what PERSONAL holds
         any_case=True,
     ),
     "wide_card": sign(
-        r"3(?<![\w.-].)(?:0[0-5]|[68]\d)\d([ ./-]?)\d{6}\1\d{4}(?![\w-]|\.\d)"
-        r"|[2-6](?<![\w.-].)(?:(?<=3)5(?:2[89]|[3-8]\d)|(?<=6)2\d\d|(?<=6)4[4-9]\d|(?<=5)[06-8]\d\d|(?<=6)[37]\d\d"
-        r"|(?<=2)20[0-4]|(?<=4)\d{3}|(?<=5)[1-5]\d\d|(?<=6)(?:011|5\d\d))([ "
-        r"._/-]{0,2})\d{4}\2\d{4}\2\d{4}(?:\2\d{1,3})?(?![\w-]|\.\d)"
+        r"3(?<![\w.-].)(?:0[0-5]|[68]\d)\d([ ./-]?)\d{6}\1\d{4}(?![\w-]|\.\d)|[2-6](?<![\w.-].)(?:(?<=3)5(?:2[89]"
+        r"|[3-8]\d)|(?<=6)2\d\d|(?<=6)4[4-9]\d|(?<=5)[06-8]\d\d|(?<=6)[37]\d\d|(?<=2)20[0-4]|(?<=4)\d{3}"
+        r"|(?<=5)[1-5]\d\d|(?<=6)(?:011|5\d\d))([ ._/-]{0,2})\d{4}\2\d{4}\2\d{4}(?:\2\d{1,3})?(?![\w-]|\.\d)"
         r"|3(?<![\w.-].)[47]\d\d([ ._/-]{0,2})\d{4}\3\d{4}\3\d{3}(?![\w-]|\.\d)",
         test=luhn,
         gate="digits",
@@ -1056,7 +1028,7 @@ class Search:
         for group in groups:
             for name, sign in group.items():
                 is_free = not (sign.hints or sign.words)
-                is_password = _PASSWORD_SIGN in sign.hints  # apart from the others: most texts have no such word
+                is_password = _PASSWORD_SIGN in sign.words  # apart from the others: most texts have no such word
                 key = _common(sign), sign.trait, sign.any_case, is_free, sign.gate, is_password
                 alike.setdefault(key, []).append((name, sign))
         self._alike = [

@@ -394,7 +394,8 @@ class _Pass:
     def _object(self, value: Mapping[str, Any]) -> dict[str, Any]:
         out: dict[str, Any] = {}
         times = Counter[str]()
-        called_so = next((name for key in NAMING if isinstance(name := value.get(key), str)), "")
+        names = () if "role" in value else NAMING
+        called_so = next((name for key in names if isinstance(name := value.get(key), str)), "")
         for key, item in value.items():
             called = once = self._replaced(key)
             while called in out:  # two spellings of one thing

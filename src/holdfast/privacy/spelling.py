@@ -47,7 +47,8 @@ LOOKALIKES = str.maketrans(
 )
 MIXED = re.compile(r"[A-Za-z]{2}[\u0370-\u052f]|[\u0370-\u052f][A-Za-z]{2}")
 APART_HINT = re.compile(r" [!-~] [!-~] [!-~] [!-~]")
-KEY_BEGINS = tuple("ghp_ gho_ ghs_ github_pat_ glpat- sk- sk_live_ xox AKIA AIza hf_ npm_ eyJ".split())
+_KEY_BEGINS = "ghp_ gho_ ghs_ github_pat_ glpat- sk- sk_live_ xox AKIA AIza hf_ npm_ eyJ"
+KEY_BEGINS = tuple(_KEY_BEGINS.split())
 APART = re.compile(r"(?<!\S)[!-~](?: [!-~]){5,}(?!\S)")
 DIVIDED = re.compile(
     r"(?:\n|\\|[\"'])(?<=[\w-]{6}[\n\\\"'])(?:(?<=\n)|(?<=\\)\r?\n"

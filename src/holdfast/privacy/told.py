@@ -25,11 +25,12 @@ PIECE = re.compile(
 _CUT = re.compile(r"\n|(?<=\w)[.?]\s")
 _LABEL_END = re.compile(r"[\s*:\])}\"'|>-]{0,6}\n[\s>*-]{0,8}")
 _MARKS = re.compile(r"[\s>*#\d.)(\[{\"'-]{0,8}")
-_STATED = re.compile(  # nothing but marks, or the end of a sentence's subject and a verb
-    r"[\W_]{0,6}(?:[^\W\d_]{1,6} ){0,2}|[^\x21-\x7e\n]{0,16}|(?:[\W_]{1,3}[^\W\d_]{1,12}){0,4}[\W_]{0,3}(?:\b(?:is|are|was|ist"
-    r"|war|lautet|est|este|es|era|é|è|jest|to|je|är|er|on|adalah|là|hai|είναι|هي|هو|היא|है|คือ|е|на|in|naar|til|till|para|pra"
-    r"|a|zu|auf|na|s|of)\b|[:=])[\W_]{1,4}"
+_VERB = (
+    r"(?:[\W_]{1,3}[^\W\d_]{1,12}){0,4}[\W_]{0,3}(?:\b(?:is|are|was|ist|war|lautet|est|este|es|era|é|è|jest|to|je|är"
+    r"|er|on|adalah|là|hai|είναι|هي|هو|היא|है|คือ|е|на|in|naar|til|till|para|pra|a|zu|auf|na|s|of)\b|[:=])[\W_]{1,4}"
 )
+_STATED = re.compile(rf"[\W_]{{0,6}}(?:[^\W\d_]{{1,6}} ){{0,2}}|[^\x21-\x7e\n]{{0,16}}|{_VERB}")  # it is said to be one
+_SAID = re.compile(_VERB)
 _ODD = re.compile(r"[0-9!#$%^&*?~@+=\[]|[^\W\d_A-Z][A-Z]|-[a-z]{1,9}-")  # in all that may be a password
 _NAMES_NEXT = re.compile(  # what follows is a name or a number of something else
     r"(?:user(?:name)?|account|host|server|ticket|order|version|issue|bug|id|file|room|model|table|column|error|line"
@@ -41,10 +42,19 @@ _LINK = re.compile(
 _HUMPS = re.compile(r"[A-ZÄÖÜ]?[a-zß-ÿ]{2,}(?:[A-ZÄÖÜ][a-zß-ÿ]+){2,5}")
 
 
+_FIRST = frozenset(opening.split()[0][:4] for opening in detect.NEAR_OPENINGS)
+_MINE = re.compile(
+    r"\b(?:my|our|mein|unser|mon|notre|mi|nuestra|minha|mia|mijn|moje|mitt|mit|min|benim) (?:\w{1,12} )?\Z"
+)
+
+
 def passwords(text: str) -> Iterator[Detection]:
     """What looks like a password near a word for one, in any of the languages."""
-    lower, _ = lower_and_words(text)
-    for opening in detect.NEAR_OPENINGS if lower.isascii() else detect.OPENINGS:
+    lower, words = lower_and_words(text)
+    openings = detect.NEAR_OPENINGS if lower.isascii() else detect.OPENINGS
+    if openings is detect.NEAR_OPENINGS and _FIRST.isdisjoint([word[:4] for word in words]):
+        openings = openings[:2]  # these also stand within words
+    for opening in openings:
         at = lower.find(opening)
         while at >= 0:
             if cue := CUE.match(lower, at):
@@ -69,6 +79,11 @@ def _after(text: str, lower: str, cue: re.Match[str]) -> Iterator[tuple[int, int
     for start, end in _pieces(text, begin, stop):
         piece = text[start:end]
         if not _ODD.search(piece):
+            is_mine = _SAID.fullmatch(lower, begin, start) and _MINE.search(
+                lower, max(0, cue.start() - 24), cue.start()
+            )
+            if is_mine and piece.isalpha() and detect.is_told_password(piece):
+                yield start, end
             continue
         if not detect.is_given(piece):
             return
@@ -105,7 +120,7 @@ def _pieces(text: str, begin: int, stop: int) -> Iterator[tuple[int, int]]:
 
 
 def is_prose(piece: str, is_stated: bool = False) -> bool:
-    """Whether it is a password among words: signs or digits in it, cases that take turns, or four plain words in one."""
+    """Whether it is a password among words: signs or digits in it, cases that take turns, or several words in one."""
     is_humped = is_stated and _HUMPS.fullmatch(piece) and not detect.NAMING.search(piece.lower())
     if re.fullmatch(r"(?!(?:19|20)\d\d\b)\d{4,16}[#*]?", piece):
         return is_stated
@@ -122,23 +137,25 @@ def _is_signed(piece: str) -> bool:
     return kinds >= 2 and re.search(r"\w[!$%^&*?~@#]", piece[:-1]) is not None
 
 
-KEY_HINTS = tuple(
-    "key token secret cred api auth jeton schlüssel sleutel nyckel nøgle nøkkel klíč kľúč klucz anahtar kulcs avain ključ"
-    " cheie clé cle chiave clave chave khóa kunci wallet metamask bearer pat client( webhook hook session ключ токен κλειδ"
-    " مفتاح رمز توكن מפתח טוקן टोकन कुंजी คีย์ 密钥 密鑰 金鑰 令牌 キー トークン 키 토큰".split()
-)
+_KEY_HINTS = """
+key token secret cred api auth jeton schlüssel sleutel nyckel nøgle nøkkel klíč kľúč klucz anahtar kulcs avain ključ
+cheie clé cle chiave clave chave khóa kunci wallet metamask bearer pat client( webhook hook session ключ токен κλειδ
+مفتاح رمز توكن מפתח טוקן टोकन कुंजी คีย์ 密钥 密鑰 金鑰 令牌 キー トークン 키 토큰
+"""
+KEY_HINTS = tuple(_KEY_HINTS.split())
 _VENDORS = (
-    r"datadog|\bdd_\w{2,12}|cloudflare|\bcf_\w{2,12}|twilio|heroku|azure ?devops|algolia|mailgun|pagerduty|okta|auth0|snyk"
-    r"|codecov|wandb|cohere|mistral|adafruit|dropbox|asana|zendesk|contentful|fastly|netlify|linode|vultr|hetzner|sonarqube"
-    r"|artifactory|opsgenie|rollbar|bugsnag|honeycomb|mixpanel|amplitude|intercom|freshdesk|pipedrive|trello|clickup|airtable"
-    r"|bitly|giphy|unsplash|openweather\w*|newsapi|alpha ?vantage|finnhub|etherscan|infura|alchemy|deepgram|elevenlabs"
+    r"datadog|\bdd_\w{2,12}|cloudflare|\bcf_\w{2,12}|twilio|heroku|azure ?devops|algolia|mailgun|pagerduty|okta|auth0"
+    r"|snyk|codecov|wandb|cohere|mistral|adafruit|dropbox|asana|zendesk|contentful|fastly|netlify|linode|vultr|hetzner"
+    r"|sonarqube|artifactory|opsgenie|rollbar|bugsnag|honeycomb|mixpanel|amplitude|intercom|freshdesk|pipedrive|trello"
+    r"|clickup|airtable|bitly|giphy|unsplash|openweather\w*|newsapi|alpha ?vantage|finnhub|etherscan|infura|alchemy"
+    r"|deepgram|elevenlabs"
 )
 VENDORS = frozenset(re.findall("[a-z]{4,}", _VENDORS))
 _KEY = (
-    r"key(?!word|board)|token(?!i[sz])|secret|credential|jeton|schlüssel|sleutel|nyckel|nøgle|nøkkel|klíč|kľúč|klucz|anahtar"
-    r"|kulcs|avain|ključ|cheie|\bclé|\bcle\b|chiave|\bclave|\bchave|khóa|kunci|wallet|metamask|bearer|privkey|(?<![a-z])pat"
-    r"(?![a-z])|client\(|session(?: ?id)?\b|(?:leak|committ|past|post|expos|publish|push)ed|ключ|токен|κλειδ|مفتاح|رمز|توكن|מפתח|טוקן|टोकन|कुंजी"
-    r"|คีย์|密钥|密鑰|金鑰|令牌|キー|トークン|키|토큰"
+    r"key(?!word|board)|token(?!i[sz])|secret|credential|jeton|schlüssel|sleutel|nyckel|nøgle|nøkkel|klíč|kľúč|klucz"
+    r"|anahtar|kulcs|avain|ključ|cheie|\bclé|\bcle\b|chiave|\bclave|\bchave|khóa|kunci|wallet|metamask|bearer|privkey"
+    r"|(?<![a-z])pat(?![a-z])|client\(|session(?: ?id)?\b|(?:leak|committ|past|post|expos|publish|push)ed|ключ|токен"
+    r"|κλειδ|مفتاح|رمز|توكن|מפתח|טוקן|टोकन|कुंजी|คีย์|密钥|密鑰|金鑰|令牌|キー|トークン|키|토큰"
 )
 _KEY_BEFORE = re.compile(rf"{_KEY}|{_VENDORS}")
 _KEY_AFTER = re.compile(
