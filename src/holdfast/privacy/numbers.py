@@ -400,7 +400,7 @@ def _is_code(around: str, lower: str, start: int) -> bool:
     words = list(_CODE_WORD.finditer(around))
     if not words or any(word[1] for word in words):
         return False
-    return bool(_SENT.search(around) or _TOLD_CODE.search(lower, max(0, start - 48), start))
+    return bool(_TOLD_CODE.search(lower, max(0, start - 48), start) or _SENT.search(around))
 
 
 _CODE_HINT_WORDS = """

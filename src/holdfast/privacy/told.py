@@ -14,7 +14,7 @@ from holdfast.privacy import detect
 from holdfast.privacy.detect import Detection, lower_and_words
 
 NEAR, AHEAD, KEY_NEAR = 64, 48, 72  # characters after a word, before it, and before a key
-LEAST_VERB = 4  # so near "pass" is a noun
+LEAST_VERB, LONGEST_PIECE = 4, 128  # so near "pass" is a noun; characters of a password
 CUE = re.compile(
     rf"(?:{detect.PASSWORDS}|login|credentials?|creds|zugangsdaten|identifiants?|credencia\w{{1,3}}|credenziali|zaloguj"
     rf"|inloggning|logg inn|parola d'ordine)[\w-]{{0,24}}|{detect.FAR}"
@@ -111,7 +111,7 @@ def _before(text: str, lower: str, cue: re.Match[str]) -> Iterator[tuple[int, in
 
 def _pieces(text: str, begin: int, stop: int) -> Iterator[tuple[int, int]]:
     """Where the words between the two begin and end, without the marks around them."""
-    for piece in PIECE.finditer(text, begin):
+    for piece in PIECE.finditer(text, begin, stop + LONGEST_PIECE):
         if piece.start() >= stop:
             return
         said = piece.group().rstrip(".:)]}*")
