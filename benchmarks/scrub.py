@@ -1,8 +1,9 @@
 """What scrubbing finds of planted secrets and people, what it takes from text that holds none, and how fast it is.
 
-The recalls are over `parts.planted`, which was written without sight of the rules: 1,000 items in the forms of 23
-languages, and 1,000 clean near misses. Six characters in a row that are left count as a miss, as does a word of a name.
-`canaries` are the forms that the rules were made for. All classes are on, as they are by default.
+The recalls are over `parts.planted`: 1,000 items in the forms of 23 languages, and 1,000 clean near misses. It was
+written without sight of the rules, and is a development set since its misses were read: its figures flatter the rules.
+Six characters in a row that are left count as a miss, as does a word of a name. `canaries` are the forms that the rules
+were made for. All classes are on, as they are by default.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 
-from holdfast.privacy.scrub import Scrub
+from holdfast.privacy.scrub import PSEUDONYM, Scrub
 from parts import canaries, planted, report
 from parts.report import ROOT, Figures, rounded
 
@@ -54,6 +55,7 @@ def is_left(item: planted.Item, scrubbed: str) -> bool:
     else:
         parts = [item.secret[n : n + LEAST] for n in range(max(1, len(item.secret) - LEAST + 1))]
     rest = item.text.replace(item.secret, "\0", 1)
+    scrubbed = PSEUDONYM.sub("\0", scrubbed)  # "secret" in a pseudonym is no part of "secret_…"
     return any(part in scrubbed for part in [part for part in parts if part not in rest] or [item.secret])
 
 

@@ -431,3 +431,76 @@ def test_a_key_that_others_can_read_or_that_is_none_is_refused(tmp_path: Path) -
     path.write_text("short")
     with pytest.raises(BadInput, match=r"is not 32 bytes in hex; restore it from a copy"):
         key_in(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("password for user bob2 on web-03 is Kx9!fgh2", "Kx9!fgh2"),  # not the first word with a digit
+        ("I set Rainbow!2019 as my password", "Rainbow!2019"),
+        ("*Passwort*\n> slOUi@FAy*fwWq!", "slOUi@FAy*fwWq!"),
+        ("wczoraj ustawiłem hasło used-shaft-crazy-favorite", "used-shaft-crazy-favorite"),
+        ("vaihdoin salasanaksi Muumi#12", "Muumi#12"),
+        ("我的密码是Panda2020，但是登录不了", "Panda2020"),
+        ("С токеном 72fac08ffa12e828f0b1fcd0e380d1ab для Datadog получаю 401", "72fac08ffa12e828f0b1fcd0e380d1ab"),
+        ('variable "x_pat" {\n  default = "tvjlj6ciaqprv25bey3p25zkzse6zhy4"\n}', "tvjlj6ciaqprv25bey3p25zkzse6zhy4"),
+        ("el código que me llegó por SMS es 503827", "503827"),
+        ("Код подтверждения: E0HI5O", "E0HI5O"),
+        ("Ovikoodi on 7531", "7531"),
+        ('Hello, {"label": "Mot de passe", "value": "1K6jESMuPgTL"}', "1K6jESMuPgTL"),
+        ("Hi, see below. title,username,password,url\nIntranet,admin,tiger166,https://x.dev", "tiger166"),
+        (
+            "restore wallet with\nappear report actor mutual theme adjust vote jacket lunar catalog online dream",
+            "jacket",
+        ),
+        ("netflix: bob@gmail.com / Popcorn!1", "Popcorn!1"),
+    ],
+)
+def test_a_secret_is_found_by_the_words_around_it(text: str, secret: str) -> None:
+    assert secret not in Scrub(b"k" * 32).text(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "user jdoe42 reset the password for account team-backend-7 at 14:32",
+        "password: ${DB_PASSWORD}\npip install numpy==1.26.4",
+        "commit 9e1c7b3a5d2f8046c8b7a2e9f3d1c0b49e1c7b3a adds token refresh",
+        "error code 40312 received from the upstream",
+        "The promo code SUMMER24 was sent by mail",
+        "el código postal es 28013",
+        "密码长度必须为8-20位",
+        "My code returns 4096 instead of 2048",
+        "id,token_count,status\n1,4821,ok",
+    ],
+)
+def test_what_only_speaks_of_secrets_stays(text: str) -> None:
+    assert Scrub(b"k" * 32).text(text) == text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"name": "DB_PASSWORD", "value": "orchidee55"},
+        {"label": "Hasło", "value": "4WcvtnEPdeJa"},
+        {"question": "Wie lautet dein WLAN-Passwort?", "answer": "Gartenzwerg12"},
+        {"selector": "#password", "text": "Blume99!x"},
+        {"license_plate": "WC43 AKV"},
+    ],
+)
+def test_a_value_is_read_behind_its_key_or_the_label_beside_it(value: dict[str, str]) -> None:
+    told = list(value)[-1]
+    assert value[told] not in str(Scrub(b"k" * 32).value(value))
+
+
+@pytest.mark.parametrize(
+    "piece", ["密码", "my password is ", "kod 12345 ", "key a1b2c3d4e5f6g7h8 ", ",password,\n", "abc "]
+)
+def test_words_for_secrets_again_and_again_take_linear_time(piece: str) -> None:
+    def cost(n: int) -> float:
+        text = piece * (n // len(piece))
+        began = time.process_time()
+        Scrub(b"k" * 32).text(text)
+        return time.process_time() - began
+
+    assert cost(32_000) < 8 * cost(8_000) + 0.1  # 16 times, were it quadratic

@@ -97,16 +97,14 @@ def _is_somebodys(address: str) -> bool:
 
 
 STAND_IN = re.compile(
-    r"<[^<>]*>?|\*+|\$[A-Za-z_]+|\$[{(].*|[\[{].*|%[sd]|%\(.*|%\w+%|@\w+@|&lt;.*"
-    r"|(?i:user|pass|password|passwd|pwd?|secret|token|key|apikey|changeme|change[_-]?it"
-    r"|redacted|null|none|true|false"
-    r"|undefined|hidden|masked|x+|\.+|-+|_+)\W?"
+    r"<[^<>]*>?|\*+|\.\*.*|\$[A-Za-z_]+|\$[{(].*|[\[{].*|%[sd]|%\(.*|%\w+%|@\w+@|&lt;.*|(?i:user|pass|password|passwd"
+    r"|pwd?|secret|token|key|apikey|changeme|change[_-]?it|redacted|null|none|true|false|undefined|hidden|masked|x+|\.+"
+    r"|-+|_+)\W?"
 )
 STAND_INS = re.compile(  # within something longer: no key is so, and no password that anybody should have
-    r"(?i)example|placeholder|dummy|your[_-]|[_-]your|yourpass|yourtoken|yourkey|yoursecret"
-    r"|xxxx|redacted|change[_-]?me"
-    r"|insert[_-]|replace[_-]|[_-]here\b|\.\.\.|\*\*\*|<[a-z_ -]+>|\{\{|\$\{|\b(?:my|the|some)[_-](?:secret"
-    r"|password|token|api)"
+    r"(?i)example|placeholder|dummy|your[_-]|[_-]your|yourpass|yourtoken|yourkey|yoursecret|xxxx|redacted|change[_-]?me"
+    r"|insert[_-]|replace[_-]|[_-]here\b|\.\.\.|\*\*\*|<[a-z_ -]+>|\{\{|\$\{|\b(?:my|the|some)[_-](?:secret|password"
+    r"|token|api)"
 )
 
 
@@ -122,15 +120,14 @@ def _bits(text: str) -> float:
 
 _CODE = re.compile(  # a call, an index, an attribute, a constant, an address, a type
     r"^[A-Za-z_][A-Za-z_.]*[(\[{]|^[A-Za-z_]+\.[A-Za-z_]+$|^[A-Z][A-Z_]+$|^(?:https?|file):|::|\w\.(?:env|get|config"
-    r"|environ)\b"
-    r"|^(?:process|os|self|this|config|settings|env|var|secrets|data|module|local)\.|^/[a-z]+(?:/|$)|^\.{1,2}/|=>"
-    r"|^\d+[a-z]{1,2}$"
+    r"|environ)\b|^(?:process|os|self|this|config|settings|env|var|secrets|data|module|local)\.|^/[a-z]+(?:/|$)"
+    r"|^\.{1,2}/|=>|^\d+[a-z]{1,2}$"
 )
 _SIGNS = frozenset("!@#$%^&*+=?~")
 
 
 def _is_mixed(text: str) -> bool:
-    return any(letter.isdigit() or letter in _SIGNS for letter in text) and any(map(str.isalpha, text))
+    return any(letter.isdigit() or letter in _SIGNS for letter in text.rstrip("!?")) and any(map(str.isalpha, text))
 
 
 def is_password(text: str) -> bool:
@@ -173,7 +170,7 @@ def is_told_password(text: str) -> bool:
         }
     is_named = re.search(r"(?i)pass|pwd|secret|token|_|field|input|value|type|param|config|user", text)
     is_word = re.fullmatch(r"[^\W\d_]+(?:-[^\W\d_]+)*[?_-]?", text) and not re.match(r"[a-z]+[A-Z]", text)
-    is_random = _is_random_word(text)
+    is_random = is_random_word(text)
     bare = text.rstrip("?_-").lower()
     return len(text) >= 6 and not is_named and (bool(is_word) or is_random) and bare not in _NO_PASSWORD
 
@@ -203,10 +200,8 @@ def _is_random(text: str) -> bool:
 
 
 NO_SECRET = re.compile(  # ids of calls; what is public; PNG, JPEG, GIF, WebP, WAV, PDF, MP3, fonts, archives in base 64
-    r"(?:call|toolu|chatcmpl|msg|resp|req|run|fc|rs|item|cus|evt|pi|prod|price|sub|in|ch"
-    r"|seti|cs|thread|asst|file|step"
-    r"|batch|trace|span|srv|pod|job|task|order|txn)[_-]|iVBORw0KGgo|/9j/|R0lGOD|UklGR|JVBERi0"
-    r"|SUQz|AAAAB3Nza|AAAAC3Nza"
+    r"(?:call|toolu|chatcmpl|msg|resp|req|run|fc|rs|item|cus|evt|pi|prod|price|sub|in|ch|seti|cs|thread|asst|file|step"
+    r"|batch|trace|span|srv|pod|job|task|order|txn)[_-]|iVBORw0KGgo|/9j/|R0lGOD|UklGR|JVBERi0|SUQz|AAAAB3Nza|AAAAC3Nza"
     r"|AAAAE2Vj|sha(?:1|256|384|512)-|d09GM|H4sI|UEsD|AGFzb|PHN2Zy|Qm[1-9A-HJ-Za-km-z]{44}$|baf[ky]|-----BEGIN"
 )
 _LONG_NUMBER = re.compile(
@@ -215,7 +210,7 @@ _LONG_NUMBER = re.compile(
 _COUNTRY = re.compile(
     r"[0-9](?<=[A-Za-z]{2}[0-9])[0-9](?:[ .-]?[A-Za-z0-9]){11}"
 )  # a country's two letters and two digits, found by the digits
-_LONG_TOKEN = re.compile(
+LONG_TOKEN = re.compile(
     r"[0-9](?:(?<=[A-Za-z][0-9])|[A-Za-z])[A-Za-z0-9_./+=-]{4}"
 )  # a digit beside a letter, as in most keys
 _DASHED = re.compile(r"-(?<=[0-9A-Za-z]{4}-)[0-9A-Za-z]{4,8}(?:[\s,;-]|$)")  # groups of letters and digits
@@ -242,7 +237,7 @@ SCW(?=[A-Z0-9]{17}\b) akab- AstraCS: dbt[cu]_ dnkey- pdl_(?:live|sdbx)_ zpka_ ct
 pt[la][ac]_ cio(?=[A-Za-z0-9]{32}\b) bb_(?:live|test)_ v[1-4]\.(?:local|public)\. nsec1 suiprivkey1
 edsk(?=[1-9A-Za-z]{50}) [xyztuv]prv(?=[1-9A-Za-z]{60}) APP_USR- sk_(?!live_|test_)(?=[a-z]{2,8}_[A-Za-z0-9]{16})
 m0- bfl_ [12]/(?=\d{16}[/:]) R_(?=[0-9a-f]{32}\b) s\.(?=[A-Za-z0-9]{24}\b) vault:v\d: prefect:
-key_(?=[0-9a-f]{32}) tok_(?=[A-Za-z0-9]{24}) vk1\.a\.
+AAAA[\w-]{7}:(?=APA91b) key_(?=[0-9a-f]{32}) tok_(?=[A-Za-z0-9]{24}) vk1\.a\.
 """
 _VENDORS = "|".join(_PREFIXES.split())
 # What follows a repeated part never begins as the part does, so that a search takes linear time.
@@ -256,14 +251,14 @@ SECRETS: Mapping[str, Sign] = {
     ),
     "slack_token": sign(r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}", "xox", test=is_given),
     "aws_access_key": sign(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b", "AKIA|ASIA", test=is_given),
-    "google_api_key": sign(r"\bAIza[A-Za-z0-9_-]{35}(?![A-Za-z0-9_-])", test=is_given, trait=_LONG_TOKEN),
+    "google_api_key": sign(r"\bAIza[A-Za-z0-9_-]{35}(?![A-Za-z0-9_-])", test=is_given, trait=LONG_TOKEN),
     "stripe_key": sign(r"\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}", "k_live_|k_test_", test=is_given),
     "gitlab_token": sign(r"\bglpat-[A-Za-z0-9_-]{20,}", "glpat-", test=is_given),
     "huggingface_token": sign(r"\bhf_[A-Za-z0-9]{30,}", "hf_", test=is_given),
     "npm_token": sign(r"\bnpm_[A-Za-z0-9]{36}\b", "npm_", test=is_given),
     "pypi_token": sign(r"\bpypi-[A-Za-z0-9_-]{50,}", "pypi-", test=is_given),
-    "sendgrid_key": sign(r"\bSG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{32,64}", trait=_LONG_TOKEN),
-    "google_oauth_token": sign(r"\bya29\.[A-Za-z0-9_-]{20,}", trait=_LONG_TOKEN),
+    "sendgrid_key": sign(r"\bSG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{32,64}", trait=LONG_TOKEN),
+    "google_oauth_token": sign(r"\bya29\.[A-Za-z0-9_-]{20,}", trait=LONG_TOKEN),
     "telegram_token": sign(
         r"(?:\b|\bbot)\d{8,10}:[A-Za-z0-9_-]{30,40}\b",
         ":",
@@ -284,24 +279,23 @@ SECRETS: Mapping[str, Sign] = {
     "vendor_token": sign(
         rf"(?<![A-Za-z0-9_])(?=[A-Za-z0-9_.=~/+:-]{{18}})(?:{_VENDORS})[A-Za-z0-9_.=~/+:-]{{11,}}[A-Za-z0-9_=-]",
         test=_is_key,
-        trait=_LONG_TOKEN,
+        trait=LONG_TOKEN,
     ),
-    "twilio_key": sign(r"\b(?:AC|SK)[0-9a-f]{32}\b", trait=_LONG_TOKEN),
+    "twilio_key": sign(r"\b(?:AC|SK)[0-9a-f]{32}\b", trait=LONG_TOKEN),
     "mail_key": sign(
         r"[0-9a-f](?<!\w.)[0-9a-f]{31}-(?:us\d{1,2}|[0-9a-f]{8}-[0-9a-f]{8})\b",
         "-us|-",
         trait=re.compile(r"-(?<=[0-9a-f]{24}-)"),
     ),
     "discord_token": sign(
-        r"\b[MNO][A-Za-z0-9_-]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,38}\b", test=_is_key, trait=_LONG_TOKEN
+        r"\b[MNO][A-Za-z0-9_-]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,38}\b", test=_is_key, trait=LONG_TOKEN
     ),
-    "azure_secret": sign(r"(?<![\w~.-])[A-Za-z0-9_~.-]{3}\dQ~[A-Za-z0-9_~.-]{31,34}(?![\w~-])", trait=_LONG_TOKEN),
-    "airtable_token": sign(r"\bpat[A-Za-z0-9]{14}\.[0-9a-f]{64}\b", trait=_LONG_TOKEN),
+    "azure_secret": sign(r"(?<![\w~.-])[A-Za-z0-9_~.-]{3}\dQ~[A-Za-z0-9_~.-]{31,34}(?![\w~-])", trait=LONG_TOKEN),
+    "airtable_token": sign(r"\bpat[A-Za-z0-9]{14}\.[0-9a-f]{64}\b", trait=LONG_TOKEN),
     "newrelic_license": sign(r"\b[0-9a-zA-Z]{34,38}NRAL\b", "NRAL"),
     "odd_token": sign(
         r"[a-z0-9]{10}msh[a-z0-9]{15}p1[a-z0-9]{6}jsn[a-z0-9]{12}\b|\baccess_token\$(?:production"
-        r"|sandbox)\$[a-z0-9]{12,20}\$[0-9a-f]{32}"
-        r"|\bv\^1\.1#[^\s\"']{40,}",
+        r"|sandbox)\$[a-z0-9]{12,20}\$[0-9a-f]{32}|\bv\^1\.1#[^\s\"']{40,}",
         "jsn|$production$|$sandbox$|v^1.1#",
     ),
     "colon_token": sign(
@@ -325,16 +319,15 @@ SECRETS: Mapping[str, Sign] = {
     "dsn_key": sign(
         r"://(?P<it>[0-9a-f]{32}(?::[0-9a-f]{32})?)@[\w.-]{0,80}", "@", trait=re.compile(r"://[0-9a-f]{32}")
     ),
-    "stellar_seed": sign(r"S(?<!\w.)[A-Z2-7]{55}(?!\w)", trait=_LONG_TOKEN, test=lambda text: not text.isalpha()),
-    "terraform_token": sign(r"\b[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,}", trait=_LONG_TOKEN),
+    "stellar_seed": sign(r"S(?<!\w.)[A-Z2-7]{55}(?!\w)", trait=LONG_TOKEN, test=lambda text: not text.isalpha()),
+    "terraform_token": sign(r"\b[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,}", trait=LONG_TOKEN),
     "private_key_material": sign(
-        r"-----? ?BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)? ?-----?"
-        r"(?:(?:[^-]|-(?!---))+-----? ?END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)? ?-----?"
-        r"|(?:(?:\s|\\+[nr]?|>|[\"'+,]){0,8}(?:(?:Proc-Type|DEK-Info|Version"
-        r"|Comment): [^\n\\]{1,60}|[A-Za-z0-9+/=]{16,}+))*(?:(?:\s|\\+[nr]?|>){1,8}[A-Za-z0-9+/]{1,15}={1,2})?)"
-        r"|(?<![A-Za-z0-9+/=])(?:[A-Za-z0-9+/=]{16,128}+(?:\s|\\+[nr]?"
-        r"|>){1,6}+){1,60}+-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"
-        r"|PuTTY-User-Key-File-\d: (?:[^\n]*\n){1,40}?Private-Lines: \d+(?:\r?\n[A-Za-z0-9+/=]{16,})*",
+        r"-----? ?BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)? ?-----?(?:(?:[^-]|-(?!---))+-----? ?END (?:[A-Z0-9]+ "
+        r")*PRIVATE KEY(?: BLOCK)? ?-----?|(?:(?:\s|\\+[nr]?|>|[\"'+,]){0,8}(?:(?:Proc-Type|DEK-Info|Version|Comment): "
+        r"[^\n\\]{1,60}|[A-Za-z0-9+/=]{16,}+))*(?:(?:\s|\\+[nr]?|>){1,8}[A-Za-z0-9+/]{1,15}={1,2})?)"
+        r"|(?<![A-Za-z0-9+/=])(?:[A-Za-z0-9+/=]{16,128}+(?:\s|\\+[nr]?|>){1,6}+){1,60}+-----END (?:[A-Z0-9]+ )*PRIVATE "
+        r"KEY(?: BLOCK)?-----|PuTTY-User-Key-File-\d: (?:[^\n]*\n){1,40}?Private-Lines: "
+        r"\d+(?:\r?\n[A-Za-z0-9+/=]{16,})*",
         "PRIVATE KEY|PuTTY-User",
     ),
     "url_password": sign(
@@ -370,187 +363,98 @@ PERSONAL: Mapping[str, Sign] = {
         trait=re.compile(r"-[0-9]{2}-[0-9]{4}"),
     ),
     "card_number": sign(
-        r"[2-6](?<![\d.-].)(?:(?<=4)\d{3}|(?<=5)[1-5]\d{2}|(?<=6)011|(?<=6)5\d{2}|(?<=2)(?:22[1-9]|2[3-9]\d"
-        r"|[3-6]\d\d|7[01]\d|720))"
-        r"([ ./-]?)\d{4}\1\d{4}\1\d{4}(?![\d-]|\.(?!0(?!\d))\d)"
-        r"|3(?<![\d.-].)[47]\d{2}([ ./-]?)\d{6}\2\d{5}(?![\d-]|\.(?!0(?!\d))\d)",
+        r"[2-6](?<![\d.-].)(?:(?<=4)\d{3}|(?<=5)[1-5]\d{2}|(?<=6)011|(?<=6)5\d{2}|(?<=2)(?:22[1-9]|2[3-9]\d|[3-6]\d\d"
+        r"|7[01]\d|720))([ ./-]?)\d{4}\1\d{4}\1\d{4}(?![\d-]|\.(?!0(?!\d))\d)|3(?<![\d.-].)[47]\d{2}([ "
+        r"./-]?)\d{6}\2\d{5}(?![\d-]|\.(?!0(?!\d))\d)",
         test=luhn,
         gate="digits",
         trait=_LONG_NUMBER,
     ),
     "bank_account": sign(rf"(?<!\w)(?:{_IBAN})(?![A-Za-z0-9])", test=_mod97, gate="digits", trait=_COUNTRY),
 }
-_NAMES = (
-    r"api[_ -]?key|apikey|(?:access|auth|account|private|shared|signing|encryption|master|subscription|license"
-    r"|secret|service"
-    r"|client|storage|session|consumer|application|app|admin|deploy|webhook|user|root|write|read|ingest|publish)[_ "
-    r"-]?key"
-    r"|secret|token|credential|jeton|clave (?:de )?api|chave (?:de )?api|schlüssel|klucz api|bearer|x-auth"
-    r"|auth_?code|sas|psk"
-)
 _FOREIGN_KEYS = (
     r"(?:api|secret)[ -]?(?:schlüssel|sleutel|nyckel|nøgle|nøkkel|klíč|kľúč|anahtar\w{0,3}|kulcs|avain|ključ|cheie)"
     r"|(?:cl[ée]|chiave|klíč|kľúč|khóa|kunci|cheia?|ključ|clave|chave)(?: [a-zé]{1,8}){0,2}[ '](?:api|secr?[eè]t[ao]?)"
 )
-_PASSWORDS = (  # each begins with a letter, so that a search skips to it
+_NAMES = (
+    r"api[_ -]?key|apikey|(?:access|auth|account|private|shared|signing|encryption|master|subscription|license|secret"
+    r"|service|client|storage|session|consumer|application|app|admin|deploy|webhook|user|root|write|read|ingest"
+    r"|publish)[_ -]?key|secret|token|credential|jeton|clave (?:de )?api|chave (?:de )?api|schlüssel|klucz api|bearer"
+    r"|x-auth"
+    rf"|auth_?code|sas|psk|{_FOREIGN_KEYS}"
+)
+PASSWORDS = (  # each begins with a letter, so that a search skips to it
     r"passw(?:or)?[dt]e?|passphrase|passcode|pass(?:(?<![a-z]pass)|(?<=dbpass)|(?<=(?:user|root|mail|smtp|auth|wifi"
-    r"|test)pass)"
-    r"|(?<=(?:admin|store|redis|proxy|login)pass)|(?<=(?:key|sql|ftp|ssh|new|old)pass))\b"
-    r"|pwd?(?<![a-z]pw)(?<![a-z]pwd)\b|mot de passe"
-    r"|mdp\b|contrase[nñ][ay]"
-    r"|senha|palavra[ -]passe|parol[aă]|kennwort|zugangscode|wachtwoord|hasł[oa]|haslo|heslo|l[oö]senord(?:et)?"
-    r"|adgangskode|kodeord|passord"
-    r"|salasana|sifre|şifre|jelsz[oó]|lozinka|geslo|kata sandi(?:nya)?|mat khau|mật khẩu|slaptažodis|parool|clave\b"
-    r"|masterauth|requirepass|securestring|jelszav"
+    r"|test)pass)|(?<=(?:admin|store|redis|proxy|login)pass)|(?<=(?:key|sql|ftp|ssh|new|old)pass))\b"
+    r"|pwd?(?<![a-z]pw)(?<![a-z]pwd)\b|mot de passe|mdp\b|contrase[nñ][ay]|senha|palavra[ -]passe|parol|kennwort"
+    r"|zugangscode|wachtwoord|hasł|haslo|hesl[aeou]|l[oö]sen(?:ord(?:et)?)?\b|adgangskode|kodeord|passord|salasan|sifre"
+    r"|şifre|jelsz[oó]|lozink|geslo|kata sandi(?:nya)?|mat khau|mật khẩu|slaptažodis|parool|clave\b|masterauth"
+    r"|requirepass|securestring|jelszav|salasõna|parole|lykilorð|contrasinal|kata laluan|nenosiri|pasahitz"
 )
-_PASSWORD_WORDS = (
-    "mdp|contraseña|contrasena|contrasenya|senha|palavra|parola|parolă|kennwort|zugangscode|wachtwoord|hasło|hasła"
-    "|haslo|heslo|lösenord|lösenordet|losenord"
-    "|adgangskode|kodeord|salasana|sifre|şifre|şifresi|şifrem|jelszó|jelszo|lozinka|geslo|sandi|sandinya|khau|khẩu"
-    "|slaptažodis|parool|clave|masterauth|securestring|jelszavam|jelszava|adgangskoden|kodeordet|salasanani|salasanasi"
-    "|parolam|parolası|şifreniz|lozinku|hasłem|hesla|senhas|contraseñas|wachtwoorden"
+_OPENINGS = """
+pass pw login logg_inn cred mot_de_pass mdp contrase senha palavra parol parool kennwort zugangs wachtwoord hasł haslo
+hesl lösen losen adgangskode kodeord salasan sifre şifre jelsz lozink geslo kata_ mat_khau mật_khẩu slaptaž clave
+masterauth securestring lykilorð contrasinal nenosiri pasahitz salasõna identifiant zaloguj inlogg парол лозинк гасло
+κωδικ συνθημ كلم رمز عبور باسورد گذر پاس סיסמ पासव कूटश รหัส পাস கடவு 密 口令 パス 暗証 合言 비번 비밀 암호 패스
+"""
+OPENINGS = tuple(opening.replace("_", " ") for opening in _OPENINGS.split())  # of all words for passwords
+NEAR_OPENINGS = tuple(filter(str.isascii, OPENINGS))
+_CALLED = (
+    "mdp|contraseña|contrasena|senha|parola|parolă|kennwort|zugangscode|wachtwoord|hasło|haslo|heslo|lösenord"
+    "|lösenordet|adgangskode|adgangskoden|kodeord|salasana|sifre|şifre|şifresi|jelszó|jelszo|lozinka|geslo|sandi|khau"
+    "|khẩu|parool|clave"
 )
-_FAR = (  # scripts whose words are not told from what follows by spaces
-    "парол[ьяюе]|паролем|парола|کلمه عبور|باسورد|رمز من|비번|パス(?=[は:])|รหัสไวไฟ|лозинка"
-    "|κωδικ(?:ός|ό|οί)(?: πρόσβασης)?"
-    "|συνθηματικό|密码|密碼|口令"
-    "|パスワード|暗証番号|合言葉|비밀번호|암호|패스워드"
-    "|كلم[ةه] (?:المرور|السر)|رمز عبور|گذرواژه|סיסמ[הא]|पासवर्ड|कूटशब्द|รหัสผ่าน|পাসওয়ার্ড|api密钥"
-    "|密钥|令牌|apiキー|トークン"
-    "|api 키|토큰"
-    "|المفتاح السري|api कुंजी|คีย์ api|κλειδί api|api ключ(?= )|токен|ключ api|api[- ]ключ|секретный ключ|מפתח api"
-    "|مفتاح api|رمز api"
+FAR = (  # scripts whose words are not told from what follows by spaces
+    "парол[ьяюе]|паролем|парола|کلمه عبور|باسورد|رمز من|비번|パス(?=[は:])|รหัสไวไฟ|лозинка|κωδικ(?:ός|ό|οί)(?: "
+    "πρόσβασης)?|συνθηματικό|密码|密碼|口令|パスワード|暗証番号|合言葉|비밀번호|암호|패스워드|كلم[ةه] (?:المرور|السر)"
+    "|رمز عبور|گذرواژه|סיסמ[האת]|पासवर्ड|कूटशब्द|รหัสผ่าน|পাসওয়ার্ড|api密钥|密钥|令牌|apiキー|トークン|کا پاس ورڈ"
+    "|پاس ورڈ|கடவுச்சொல்|пароли|гасло|api 키|토큰|المفتاح السري|api कुंजी|คีย์ api|κλειδί api|api ключ(?= )|токен"
+    "|ключ api|api[- ]ключ|секретный ключ|מפתח api|مفتاح api|رمز api"
 )
 _END = r"(?<![.,;:!?)\]}\"'`])"
 _TECHNICAL = re.compile(
     r"(?i)sha-?\d|oauth|base-?\d|utf|md5|crypt|argon|pbkdf|hmac|\baes|\brsa|https?:|ipv|win\d|tls|ssl|k8s|ec2|i18n"
-    r"|2fa|mfa|sql|mongo|redis|saml|wpa\d|wep\d|\bv\d|^\d+(?:st|nd|rd|th)$|unicode|ascii|html|ldap"
+    r"|2fa|mfa|sql|mongo|redis|saml|wpa\d|wep\d|^v\d|^\d+(?:st|nd|rd|th)$|unicode|ascii|html|ldap"
 )
-_NO_KEY = (
+NO_KEY = (
     r"(?:cache|sort|partition|primary|foreign|public|pub|s3|object|routing|idempotency|dedup\w*|host|lookup|hash|map"
-    r"|dict|row|index|group|shard|commit|sha\d*"
-    r"|next|prev\w*|page|cursor|continuation|sync|event|message|trace|build|cancel\w*|csrf|etag|registry|finger\w*"
-    r"|ssh-\w+)[ _.-]?"
+    r"|dict|row|index|group|shard|commit|sha\d*|next|prev\w*|page|cursor|continuation|sync|event|message|trace|build"
+    r"|cancel\w*|csrf|md5\w*|etag|registry|finger\w*|ssh-\w+)[ _.-]?"
 )
 ASSIGNED: Mapping[str, Sign] = {
     "assigned_secret": sign(
         rf"(?:{_NAMES})[\w-]{{0,24}}[\"'`*\])\\]{{0,4}}\s{{0,4}}"
-        r"(?:[:=|>]{1,2}>?|→|->|,(?=\s?[\"'])|\b(?:is|are|was|ist|lautet|est|este|es|é|è|är|er|jest|je|to|:)\b:?"
-        r"|\b(?:has been |was |is )?(?:set |changed |reset )?to\b)"
-        r"\s{0,4}(?:[brfu@$]{1,2}(?=[\"'])|base64:)?[\"'`*\\]{0,4}(?P<it>[^\s\"'`,;|<>&\\]{6,512})",
+        r"(?:[:=|]{1,2}>?|>(?=[^\s<])|→|->|,(?=\s?[\"'])|\b(?:is|are|was|ist|lautet|est|este|es|é|è|är|er|jest|je|to"
+        r"|:)\b:?|\b(?:has been |was |is )?(?:set |changed |reset )?to\b)\s{0,4}(?:[brfu@$]{1,2}(?=[\"'])"
+        r"|base64:)?[\"'`*\\]{0,4}(?P<it>[^\s\"'`,;|<>&\\]{6,512})",
         "secret|token|key|credential|auth",
-        words="jeton|schlüssel|sas|psk|clave|chave|klucz",
-        test=is_password,
-        any_case=True,
-    ),
-    "foreign_key": sign(
-        rf"(?:{_FOREIGN_KEYS})\w{{0,6}}\s{{0,4}}(?:[:=]|\b(?:lautet|ist|est|este|es|é|è|är|er|jest|je|is|on|là"
-        rf"|adalah)\b)\s{{0,4}}[\"'`]?(?P<it>[^\s\"'`,;|<>&]{{8,512}})",
-        words="sleutel|nyckel|nøgle|nøkkel|klíč|kľúč|anahtar|anahtarı|kulcs|avain|ključ|clé|cle|chiave|khóa|kunci|cheie"
-        "|cheia|clave|chave|schlüssel",
+        words="jeton|schlüssel|sas|psk|clave|chave|klucz|sleutel|nyckel|nøgle|nøkkel|klíč|kľúč|anahtar|anahtarı|kulcs|avain"
+        "|ključ|clé|cle|chiave|khóa|kunci|cheie|cheia",
         test=is_password,
         any_case=True,
     ),
     "password": sign(
-        rf"(?:{_PASSWORDS})[\w-]{{0,24}}[\"'`*\])\\]{{0,4}}(?:\s(?:in )?(?:hex|base-?64|b64|encoded)|\s\([^()"
-        rf"\n]{{1,30}}\)|\s(?:for|of|to|at|on|für|fur|vom"
-        rf"|von|zum|de|du|del|do|da|pour|para|per"
+        rf"(?:{PASSWORDS})[\w-]{{0,24}}[\"'`*\])\\]{{0,4}}(?:\s(?:in )?(?:hex|base-?64|b64|encoded)"
+        rf"|\s\([^()\n]{{1,30}}\)|\s(?:for|of|to|at|on|für|fur|vom|von|zum|de|du|del|do|da|pour|para|per"
         r"|voor|van|do|dla|till|til|for|untuk|cho|icin|için)\s[^\n:=]{1,40}?)?\s{0,4}"
         r"(?:[:=|]{1,2}>?\s{0,8}|>(?=[^\s<])|(?:→|->|[,(](?=\s?[bru@]?[\"'])"
-        r"|(?<![\"'])\s(?=[\"']))\s{0,8})(?:[brfu@$]{1,2}(?=[\"']))?[\"'`*\\]{0,4}\s?"
+        r"|(?<![\"'])\s(?:(?:is|ist|est|es|é|è|was"
+        r"|lautet) )?(?=[\"']))\s{0,8})(?:[brfu@$]{1,2}(?=[\"']))?[\"'`*\\]{0,4}\s?"
         r"(?P<it>(?<=[\"'`])[^\"'`\n<>\\]{4,128}(?=[\"'`\\])|[^\s\"'`,;|<>\\][^\s\"'`,;|<>&\\]{3,511})",
         "pass|pw",
-        words=_PASSWORD_WORDS,
+        words=_CALLED,
         test=is_told_password,
-        any_case=True,
-    ),
-    "stated_password": sign(
-        rf"(?:{_PASSWORDS})[\w-]{{0,24}}[\"'`*]{{0,3}}\s{{1,4}}"
-        r"(?:(?:is|are|was|ist|war|lautet|est|este|es|era|é|è|jest|to|je|är|er|on|adalah|là)\b:?"
-        r"|(?:has been |was |is )?(?:set |changed |reset )?to\b)"
-        r"\s{1,4}[\"'`]?(?P<it>[^\s\"'`,;|]{6,512})",
-        "pass|pw",
-        words=_PASSWORD_WORDS,
-        test=lambda text: is_password(text) or _is_random_word(text),
-        any_case=True,
-    ),
-    "prose_password": sign(
-        rf"(?:{_PASSWORDS}|pin(?<![a-z]pin)\b|login|credentials?|creds|zugangsdaten|identifiants?|credenciales"
-        rf"|credenciais|credenziali|zaloguj|inloggning|logg inn)"
-        r"[^\n\"`]{0,50}?"
-        r"(?:\s[\"'`(]{0,2}|[:=/"
-        r"|]\s{0,2}[\"'`]?)(?P<it>(?!(?:base-?\d\d|utf-?\d|sha-?\d|md5|oauth|wpa\d|[a-z]{1,5}\d\d?\b|\d+(?:st|nd|rd"
-        r"|th)?\b|v\d))(?=[^\s\"'`]{0,40}[\d!#$%^&*?~_+=-])(?=[^\s\"'`]{0,40}[a-z])[^\s\"'`<>]{5,63}(?<![.,;:!?)\]])[!"
-        r"?]?)",
-        "pass|pw",
-        words=_PASSWORD_WORDS + "|login|creds|credentials|credential|zugangsdaten|identifiant|identifiants|credenciales"
-        "|credenciais|credenziali|zaloguj|inloggning|logg|pin",
-        test=lambda text: _is_prose_password(text),
-        any_case=True,
-    ),
-    "my_password": sign(
-        rf"\b(?:my|our|mein|unser|mon|notre|mi|nuestra|minha|mia|mijn|moje|mitt|mit|min"
-        rf"|benim)\s(?:\w{{1,12}}\s)?(?:{_PASSWORDS})[\w-]{{0,12}}"
-        r"(?:\s(?:for|to|für|pour|para|per|voor|do)\s[\w' ]{1,24}?)?\s(?:is|ist|est|es|é|è|jest|är"
-        r"|er)\s[\"'`]?(?P<it>[^\W\d_]{5,40})(?=[\"'`.!,;]{0,2}(?:\s|$))",
-        "passw|passph|passc",
-        words=_PASSWORD_WORDS,
-        test=is_told_password,
-        any_case=True,
-    ),
-    "quoted_password": sign(
-        rf"(?:{_PASSWORDS})[\w-]{{0,24}}[\"'`\])]{{0,2}}\s{{0,3}}(?:[:=]{{1,3}}>?|\("
-        rf"|is\b)?\s{{0,3}}[\"'](?P<it>[^\s\"'<>]{{8,64}})[\"']",
-        "passw|passph|pwd",
-        words=_PASSWORD_WORDS,
-        test=lambda text: _is_quoted_password(text),
         any_case=True,
     ),
     "value_of": sign(
-        rf"(?:key|name|id)[\"']?\s?[:=]\s?[\"']?[\w.-]{{0,32}}(?:{_PASSWORDS}"
-        rf"|{_NAMES})[\w.-]{{0,16}}[\"']?\s{{0,4}}[,;]?\s{{0,8}}[\"']?"
-        r"value[\"']?\s?[:=]\s{0,2}[\"']?(?P<it>[^\s\"'`,;|<>]{4,512})",
-        "passw|pwd|secret|token|apikey|api_key",
+        rf"(?:key|name|id|label|title|field|variable|setting)[\"']?\s?[:=]?\s?[\"']?[\w.-]{{0,32}}(?:{PASSWORDS}|{FAR}"
+        rf"|{_NAMES}|_pat\b)[\w.-]{{0,16}}[\"']?[\s,;{{]{{0,8}}(?:type\s{{0,4}}=\s?\w{{1,12}}\s{{1,8}})?[\"']?"
+        r"(?:value|default|content)[\"']?\s{0,4}[:=]\s{0,2}[\"']?(?P<it>[^\s\"'`,;|<>]{4,512})",
+        "pass|pw|secret|token|api|_pat",
+        words=_CALLED,
         test=is_told_password,
         any_case=True,
-    ),
-    "spoken_key": sign(
-        r"(?:key|token|secret|session id|session|schlüssel|jeton|clave|chave|credentials?|apikey|bearer|key_id"
-        r"|access_key|secret_key|private|privkey"
-        r"|wallet|metamask|auth|dockerconfigjson|leaked|committed|pasted|deepgram|login|-t"
-        r"|-k)[\w-]{0,12}[\"'`)]{0,2}(?:\s(?:is|was|ist|est"
-        r"|for|of|from|in|to|it|a|the|my|this|by"
-        r"|accidentally|<<<|here)\b){0,4}[ \t:=<]{1,5}[\"'`(]{0,2}(?P<it>(?:0x)?[a-z0-9_+/.-]{16,512}={0,2})(?![\w@])",
-        "auth|config|key|token|secret|session|login|leaked|committed|pasted|wallet|priv| -t ",
-        words="schlüssel|jeton|clave|chave|credential|credentials|metamask|deepgram",
-        test=lambda text: _is_strong(text),
-        any_case=True,
-        trait=_LONG_TOKEN,
-        unless=_NO_KEY,
-    ),
-    "key_before": sign(
-        r"(?<![\w/])(?P<it>(?:0x)?[a-z0-9_+/-]{20,512}={0,2})[\"'`]? (?:is|was|as|ist|est|es|é|into|in) (?:(?:the|my"
-        r"|our|your|a|mein|mon|mi)\s)?"
-        r"(?:\w{1,12}\s){0,2}?(?:key|token|secret|metamask|wallet|schlüssel|credential)",
-        "key|token|secret|metamask|wallet|schlüssel|credential",
-        test=lambda text: _is_strong(text),
-        any_case=True,
-        trait=_LONG_TOKEN,
-    ),
-    "typed_password": sign(
-        r"(?:passw|pwd)[^\n]{0,40}?(?:equals|compare\w*|send_?keys|type|fill|set_?text|set_?value|type_?text"
-        r"|send)\w{0,8}\(\s?[\"'](?P<it>[^\"'\n]{4,64})[\"']",
-        "passw|pwd",
-        test=is_given,
-        any_case=True,
-    ),
-    "password_line": sign(
-        rf"(?:{_PASSWORDS})\s{{0,2}}(?:is|ist|est|es)?(?<!\bpass)(?:(?<!:)"
-        rf"|:(?: [|>]-?)?)\s?\r?\n\s{{0,8}}(?P<it>[^\s\"'`<>@][^\s\"'`<>]{{5,62}})(?=\s*(?:\n|$))",
-        "passw|passph|passc",
-        words=_PASSWORD_WORDS,
-        test=lambda text: _is_prose_password(text) or _is_random_word(text),
-        any_case=True,
+        trait=re.compile(r"(?:[vV]alue|default|content)[\"']?\s{0,4}[:=]"),
     ),
     "commented_password": sign(
         r"\([\"'](?P<it>[^\"'\n]{5,64})[\"']\)[^\n]{0,6}(?:#|//)[^\n]{0,24}?(?:passw|pwd)",
@@ -561,20 +465,25 @@ ASSIGNED: Mapping[str, Sign] = {
     "use_password": sign(
         r"\b(?:use|enter|type|try|with|mit|avec|con|com|and)\s[\"'`]?(?P<it>[^\s\"'`<>]{5,63})[\"'`]? (?:to (?:log"
         r"|sign|get) ?in|(?:einlogg|anmeld)|to (?:unlock|decrypt|open|connect|authenticate)"
-        rf"|(?:when|if|as|at|for|in|into)\b[^\n.]{{0,30}}?(?:{_PASSWORDS}))",
+        rf"|(?:when|if|as|at|for|in|into)\b[^\n.]{{0,30}}?(?:{PASSWORDS}))",
         "passw|passph|passc|to log in|to login|to sign in|to get in|to unlock|to decrypt",
         words="einloggen|anmelden",
-        test=lambda text: _is_prose_password(text),
+        test=lambda text: is_prose_password(text),
         any_case=True,
     ),
     "login_pair": sign(
-        r"\b(?:login|log in|sign in|credentials?|creds|zugangsdaten|zugang|identifiants?|credenciales|credenciais"
-        r"|credenziali|account|wi-?fi|wlan|ssid)\b[^\n]{0,24}?"
-        r"(?:[:\s])[\w.@-]{2,40}(?:\s?/\s?|:|\sand\s|\s-\s|,\s?(?:key|code):?\s"
-        r"|\s\|\s)[\"'`]?(?P<it>[^\s\"'`<>,;]{6,63})",
-        "log in|sign in|wi-fi",
+        r"\b(?:(?:login|log in|sign in|credentials?|creds|zugangsdaten|zugang|identifiants?|credenciales|credenciais"
+        r"|credenziali|acc(?:ount|t)?|wi-?fi|wlan|ssid)\b[^\n]{0,24}?(?:[:\s])[\w.@-]{2,40}|u(?:ser)?[:=] ?\S{2,40}(?= "
+        r"p))(?:\s?/\s?|:|\sand\s|\s-\s|,\s?(?:key|code):?\s|\s\|\s|\sp[:=] ?)[\"'`]?(?P<it>[^\s\"'`<>,;]{6,63})",
+        "log in|sign in|wi-fi|u: |u=",
         words="login|credentials|credential|creds|zugangsdaten|zugang|identifiant|identifiants|credenciales|credenciais"
-        "|credenziali|wifi|wlan|ssid",
+        "|credenziali|wifi|wlan|ssid|acc|acct",
+        test=lambda text: _is_pair_password(text),
+        any_case=True,
+    ),
+    "mail_pair": sign(
+        r"@[\w-]{1,40}\.[a-z.]{2,12}\s?[:/|]\s?(?P<it>[^\s\"'`<>,;]{6,63})",
+        "@",
         test=lambda text: _is_pair_password(text),
         any_case=True,
     ),
@@ -593,46 +502,30 @@ ASSIGNED: Mapping[str, Sign] = {
         trait=re.compile(r":(?:[0-9]{2,5}|\*):[\w*-]{1,64}:"),
     ),
     "wifi_key": sign(
-        r"\b(?:code|cl[ée]|clave|chave|chiave|sandi|key|schlüssel|pass)\s(?:d[ueol]l?\s)?wi-?fi\s?(?:is|est|es|é|è|ist"
-        r"|:)\s{1,3}[\"'`]?(?P<it>[^\s\"'`<>]{5,63})",
-        words="wifi",
-        test=lambda text: _is_pair_password(text),
+        r"\b(?:(?:code|cl[ée]|clave|chave|chiave|sandi|key|schlüssel"
+        r"|pass)\s(?:d[ueol]l?\s)?wi-?fi(?:\sd[^\n:=]{1,24}?)?|(?:wi-?fi|wlan)[ -]?(?:key|code|schlüssel|pass)"
+        r"|(?:wi-?fi|wlan|ssid)\b[^\n]{2,48}?[\s,](?:key|code|schlüssel|clé|clave|chave|chiave|psk))\s?(?:is|est|es|é"
+        r"|è|ist|:|=|(?<=el)|(?<=ey))\s{0,3}[\"'`]?(?P<it>[^\s\"'`<>]{5,63})",
+        words="wifi|wlan|fi|ssid",
+        test=lambda text: _is_pair_password(text) or (text.isdigit() and len(text) >= 8),
         any_case=True,
     ),
     "device_password": sign(
-        r"(?<!\w)(?:enable (?:secret|password)(?: \d)?|snmp-server community|key-string(?: \d)?"
-        r"|pre-shared-key(?: \w{5,9})?|(?:password|secret) [05]|wpa2?(?:-psk)?:"
-        r"|psk:?|unlock code:?|password 7|iwconfig \w{2,12} key|option key|usermod -p|security answer:|rclone obscure"
-        r"|-u [\w.-]{1,32}%|jdbc:oracle:\w{3,4}:[\w.]{1,32}/|kinit [\w@.-]{1,40} <<<|net use \w: \S{1,60}"
-        r"|snmp\w{3,8}\b[^\n]{0,60}? -[ax]|openssl enc\b[^\n]{0,60}? -(?:k|pass)"
-        r"|az\s[^\n]{0,60}? -p) ?[\"']?(?P<it>(?![-/\\])[^\s\"'|]{4,64})",
-        "enable secret|enable password|snmp-server|key-string|shared-key|unlock code|net use|password 7|password 0"
-        "|option key|security answer|az sql|az login",
+        r"(?<!\w)(?:enable (?:secret|password)(?: \d)?|snmp-server community|key-string(?: \d)?|pre-shared-key(?: "
+        r"\w{5,9})?|(?:password|secret) [05]|wpa2?(?:-psk)?:|psk:?|unlock code:?|password 7|iwconfig \w{2,12} key"
+        r"|option key|usermod -p|security answer:|rclone obscure|-u [\w.-]{1,32}%|jdbc:oracle:\w{3,4}:[\w.]{1,32}/"
+        r"|kinit [\w@.-]{1,40} <<<|net use \w: \S{1,60}|net user [\w.-]{1,32}|community(?: string)?:"
+        r"|snmp\w{3,8}\b[^\n]{0,60}? -[ax]|openssl enc\b[^\n]{0,60}? -(?:k|pass)|az\s[^\n]{0,60}? -p) "
+        r"?[\"']?(?P<it>(?![-/\\])[^\s\"'|]{4,64})",
+        "enable secret|enable password|snmp-server|community|key-string|shared-key|unlock code|net use|password 7"
+        "|password 0|option key|security answer|az sql|az login",
         words="wpa|psk|rclone|smbclient|oracle|kinit|snmpwalk|snmpget|snmpbulkwalk|openssl|iwconfig|usermod",
-        test=lambda text: is_password(text),
+        test=lambda text: is_password(text) or is_phrase(text),
         any_case=True,
-    ),
-    "password_before": sign(
-        rf"(?P<it>[^\s\"'`<>]{{5,63}})[\"'`]? (?:as|is|was|als|ist|comme|est|como|es|é|come|jako)(?: (?:the|my"
-        rf"|your|our|his|her|a|das|mein|le|mon|la|mi|el|o|il))?(?: \w{{1,12}})? (?:{_PASSWORDS})\b(?! (?:hash|length"
-        rf"|policy|field|manager|format|file|prompt|column|\w+ing))",
-        "pass",
-        words=_PASSWORD_WORDS,
-        test=lambda text: is_password(text) and not _TECHNICAL.search(text) and any(map(str.isdigit, text)),
-        any_case=True,
-        trait=re.compile(r" (?:as|is|was|als|ist|comme|est|como|es|é|come|jako) "),
     ),
     "far_password": sign(
-        rf"(?:{_FAR})[^\x21-\x7e\n]{{0,12}}[:=]{{1,2}}>?\s{{0,3}}[\"'`]{{0,3}}(?P<it>[\x21-\x7e]{{3,127}}{_END}[-!?]?)",
+        rf"(?:{FAR})[^\x21-\x7e\n]{{0,12}}[:=]{{1,2}}>?\s{{0,3}}[\"'`]{{0,3}}(?P<it>[\x21-\x7e]{{3,127}}{_END}[-!?]?)",
         test=lambda text: is_told_password(text) or bool(re.fullmatch(r"[A-Za-z]{8,}[-_!?]?", text)),
-        gate="far",
-        any_case=True,
-    ),
-    "far_prose_password": sign(
-        rf"(?:{_FAR})(?:[^\x21-\x7e\n]|-(?=[^\x21-\x7e])){{0,30}}[\"'`]{{0,3}}(?P<it>[\x21-\x7e]{{4,127}}{_END}[-!?]?)",
-        test=lambda text: (
-            is_password(text) and len(text) > 5 and not _TECHNICAL.search(text) and not _CODE.search(text)
-        ),
         gate="far",
         any_case=True,
     ),
@@ -652,11 +545,10 @@ ASSIGNED: Mapping[str, Sign] = {
     ),
     "option_password": sign(
         r"\b(?:mysql\w*|mariadb\w*|sshpass|docker login|podman login|helm registry login|mongo\w*|zip|7za?|unzip"
-        r"|redis-cli|ldap\w+|sqlcmd|plink|pscp|smbclient|openssl|keytool|expect|xfreerdp"
-        r"|htpasswd|az login|npm login|svn|isql|bcp|net use|psexec|ansible\w*|gpg|borg|restic|vncpasswd|kinit"
-        r"|mosquitto_\w+|amqp\w*|cqlsh|clickhouse\w*|vault login|snowsql|impala-shell|beeline)\b"
-        r"[^\n|]{0,120}?\s[-/](?:p|P|w|a|pw|pass(?:word)?|storepass|keypass|passin pass)[ "
-        r":=]{0,2}[\"']?(?P<it>(?!-)[^\s\"'|]{4,128})",
+        r"|redis-cli|ldap\w+|sqlcmd|plink|pscp|smbclient|openssl|keytool|expect|xfreerdp|htpasswd|az login|npm login"
+        r"|svn|isql|bcp|net use|psexec|ansible\w*|gpg|borg|restic|vncpasswd|kinit|mosquitto_\w+|amqp\w*|cqlsh"
+        r"|clickhouse\w*|vault login|snowsql|impala-shell|beeline)\b[^\n|]{0,120}?\s[-/](?:p|P|w|a|pw|pass(?:word)?"
+        r"|storepass|keypass|passin pass)[ :=]{0,2}[\"']?(?P<it>(?!-)[^\s\"'|]{4,128})",
         words="mysql|mysqldump|mysqladmin|mariadb|sshpass|login|mongo|mongosh|mongodump|zip|7z|7za|z|za|unzip"
         "|redis|ldapsearch|ldapadd|sqlcmd|plink|pscp|smbclient|openssl|keytool|xfreerdp|htpasswd|svn|isql|bcp|net"
         "|psexec|ansible|gpg|borg|restic|kinit|mosquitto|cqlsh|clickhouse|vault|snowsql|impala|beeline",
@@ -687,9 +579,8 @@ ASSIGNED: Mapping[str, Sign] = {
         any_case=True,
     ),
     "cookie": sign(
-        r"(?:sess(?:ion)?(?:[_-]?id|[_-]?token)?|sid|auth[\w-]{0,12}|remember_\w{1,12}|csrf\w{0,12}"
-        r"|xsrf[\w-]{0,12}|jwt|token|appid|response|sig|signature|verifier|secret)"
-        r"=(?P<it>[^\s\"'`,;|<>&]{12,4096})",
+        r"(?:sess(?:ion)?(?:[_-]?id|[_-]?token)?|sid|auth[\w-]{0,12}|remember_\w{1,12}|csrf\w{0,12}|xsrf[\w-]{0,12}|jwt"
+        r"|token|appid|response|sig|signature|verifier|secret)=(?P<it>[^\s\"'`,;|<>&\\]{12,4096})",
         trait=re.compile(r"=[^\s\"'`,;|<>&]{12}"),
         test=lambda text: is_password(text) and sum(map(str.isdigit, text)) >= (1 if len(text) >= 16 else 2),
         any_case=True,
@@ -703,14 +594,6 @@ ASSIGNED: Mapping[str, Sign] = {
         "|signin|logon|usernamepasswordcredentials|userpass",
         test=is_given,
         any_case=True,
-    ),
-    "xml_password": sign(
-        rf"(?:{_PASSWORDS})[\w-]{{0,12}}[\"']?(?:[^<>\n]{{0,60}}>|</\w{{1,12}}>)\s{{0,8}}(?:<(?:value"
-        rf"|string)>)?(?P<it>[^<>\s]{{4,128}})</",
-        "pass|pw",
-        test=is_given,
-        any_case=True,
-        trait=re.compile(r">[^<>\s]{4,128}</"),
     ),
     "recovery_codes": sign(
         r"(?:recovery|backup|rescue|scratch|emergency|wiederherstellungs|notfall|secours|recuperación"
@@ -728,29 +611,25 @@ ASSIGNED: Mapping[str, Sign] = {
         any_case=True,
     ),
     "license_key": sign(
-        r"\b(?:licen[cs]e|lizenz|licencia|licenza|product|produkt|activation|aktivierung|serial"
-        r"|registration)\w{0,12}[ -]?(?:key|code|schlüssel|number|no)?\W{1,3}(?:is\s)?"
-        r"(?P<it>[a-z0-9]{4,6}(?:-[a-z0-9]{4,6}){2,7})\b",
+        r"\b(?:licen[cs]e|lizenz|licencia|licenza|product|produkt|activation|aktivierung|serial|registration)\w{0,12}[ "
+        r"-]?(?:key|code|schlüssel|number|no)?\W{1,3}(?:is\s)?(?P<it>[a-z0-9]{4,6}(?:-[a-z0-9]{4,6}){2,7})\b",
         words="license|licence|lizenz|lizenzschlüssel|licencia|licenza|product|produkt|produktschlüssel|activation|aktivierungscode|serial|registration",
         test=lambda text: sum(map(str.isdigit, text)) >= 2 and any(map(str.isalpha, text)) and is_given(text),
         any_case=True,
         trait=_DASHED,
     ),
     "link_token": sign(
-        r"/(?:reset|invite|verify|confirm|magic|activate|recover|join|password|unsubscribe"
-        r"|auth)[\w-]{0,24}/(?P<it>[\w-]{16,128})(?![\w/.-])",
+        r"/(?:reset|invite|verify|confirm|magic|activate|recover|join|password|unsubscribe|hooks?|webhooks?|key|token"
+        r"|auth)[\w-]{0,24}/(?:[\w-]{1,40}/){0,3}(?P<it>[\w-]{16,128})(?![\w/.-])",
         "://",
-        test=lambda text: _is_strong(text),
-        trait=_LONG_TOKEN,
+        test=lambda text: is_strong(text),
+        trait=LONG_TOKEN,
     ),
     "form_value": sign(
         r"\bvalue=[\"'](?P<it>[^\"'\n]{3,128})[\"'][^<>]{0,160}?type=[\"']?password",
         words="password",
         test=is_given,
         any_case=True,
-    ),
-    "netrc_password": sign(
-        r"\blogin\s+\S{1,64}\s+password\s+(?P<it>\S{3,128})", words="login", test=is_given, any_case=True
     ),
     "wifi_password": sign(r"WIFI:(?:[^;\n]{0,80};){1,4}?P:(?P<it>[^;\n]{3,64});", "WIFI:", test=is_given),
     "piped_password": sign(
@@ -765,50 +644,37 @@ ASSIGNED: Mapping[str, Sign] = {
         test=lambda text: is_password(text) and sum(map(str.isdigit, text)) >= 2,
         any_case=True,
     ),
-    "named_vendor_key": sign(
-        r"\b(?:datadog|dd_\w{2,12}|cloudflare|cf_\w{2,12}|twilio|heroku|azure ?devops|azure|algolia|mailgun"
-        r"|pagerduty|okta|auth0|snyk|codecov|wandb|cohere|mistral|adafruit|dropbox|asana|zendesk|contentful|fastly"
-        r"|netlify|linode|vultr|hetzner|sonarqube|artifactory|opsgenie|rollbar|bugsnag|honeycomb|segment|mixpanel"
-        r"|amplitude|intercom|freshdesk|pipedrive|trello|clickup|monday|airtable|bitly|giphy|unsplash"
-        r"|openweather\w*|newsapi|alpha ?vantage|finnhub|etherscan|infura|alchemy|\bpat\b)\b"
-        r"[^\n]{0,30}?(?:key|token|\bpat\b|secret|auth|api|credential"
-        r"|password)[^\n]{0,16}?(?<![\w-])(?P<it>[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-        r"|[0-9a-z]{32,84})(?![\w-])",
-        words="datadog|dd|cloudflare|cf|twilio|heroku|azure|algolia|mailgun|pagerduty|okta|auth|snyk|codecov|wandb"
-        "|cohere|mistral|adafruit|dropbox|asana|zendesk|contentful|fastly|netlify|linode|vultr|hetzner|sonarqube"
-        "|artifactory|opsgenie|rollbar|bugsnag|honeycomb|segment|mixpanel|amplitude|intercom|freshdesk|pipedrive"
-        "|trello|clickup|monday|airtable|bitly|giphy|unsplash|openweather|openweathermap|newsapi|finnhub|etherscan"
-        "|infura|alchemy|pat",
-        test=lambda text: sum(map(str.isdigit, text)) >= 4 and any(map(str.isalpha, text)),
-        any_case=True,
-        trait=re.compile(r"[0-9a-zA-Z]{12}"),
-    ),
-    "seed_phrase": sign(
-        r"(?<![a-z])(?<![a-z][ ,-])(?:[a-z]{3,8}(?:[ ,]{1,2}|-|\n)){11,23}[a-z]{3,8}(?![a-z]|[ ,-][a-z])",
-        trait=re.compile(r"(?:^|[:\n\"'`(>])[ \n]?(?:[a-z]{3,8}[ ,\n-]{1,2}){11}"),
+    "seed_phrase": sign(  # one kind of divider between all words
+        r"(?<![a-z])(?<![a-z][ ,-])[a-z]{3,8}( |, ?|-|\n)(?:[a-z]{3,8}\1){10,22}[a-z]{3,8}(?![a-z]|[ ,-][a-z])",
+        trait=re.compile(r"(?:^|[:\n\"'`(>.?!]|[^\x00-\x7f])[ \n]?(?:[a-z]{3,8}[ ,\n-]{1,2}){11}"),
         test=lambda text: _is_seed(text),
     ),
     "numbered_seed": sign(r"\b1[.):]\s?[a-z]{3,8}(?:[\s,]{1,3}\d{1,2}[.):]\s?[a-z]{3,8}){11,23}", "2.|2)|2:"),
     "told_seed": sign(
-        r"\b(?:seed|recovery|mnemonic|backup|wallet|secret|ledger|trezor|metamask|(?:12|24) words)[ -]?(?:phrase"
-        r"|words?|seed)?\b[^\n]{0,60}?(?:[:=\n\"]"
-        r"|\b(?:is|are|ist|sind|est|es|são|words))\s{0,3}[\"'`]?(?P<it>(?:[a-z]{3,8}[ ,\n-]{1,2}){11,23}[a-z]{3,8})\b",
-        words="seed|phrase|mnemonic|recovery|ledger|trezor|metamask|words",
+        r"\b(?:seed|recovery|mnemonic|backup|wallet|secret|ledger|trezor|metamask|(?:12|24) \w{4,8}|frase|phrase"
+        r"|semilla|wiederherstellungs\w{0,8})[^\n]{0,60}?(?:[:=\n\"]|\b(?:is|are|ist|sind|est|es|sont|são|é|è|to"
+        r"|words))\s{0,3}[\"'`]?(?P<it>(?:[a-z]{3,8}[ ,\n-]{1,2}){11,23}[a-z]{3,8})\b",
+        words="seed|phrase|frase|semilla|mnemonic|recovery|ledger|trezor|metamask|words|wallet",
+        any_case=True,
+    ),
+    "passphrase_line": sign(
+        r"pass ?phrase\s?[:=]\s?(?P<it>[^\W\d_]+(?: [^\W\d_]+){2,9})\s{0,3}(?=\n|$)",
+        words="passphrase|phrase",
+        test=is_told_password,
         any_case=True,
     ),
     "random_string": sign(
         r"[A-Za-z0-9+/_-](?<![A-Za-z0-9+/_=-].)[A-Za-z0-9+/_-]{31,}+={0,2}(?![A-Za-z0-9+/_-])",
         test=_is_random,
-        trait=_LONG_TOKEN,
+        trait=LONG_TOKEN,
         unless=r"https?://[^\s\"'<>?]*|[?&](?:id|v|list|h|ref|utm_\w+|page_?token|cursor|version|rev|commit|sha\d*"
-        r"|\w*hash)="
-        r"|(?:etag|hash|digest|checksum|integrity|cid|fingerprint|h1|sha-?\d+|ssh-(?:rsa|ed25519)|trace|span"
+        r"|\w*hash)=|(?:etag|hash|digest|checksum|integrity|cid|fingerprint|h1|sha-?\d+|ssh-(?:rsa|ed25519)|trace|span"
         r"|request|correlation)[\w-]{0,8}\W{1,3}",
     ),
 }
 
 
-def _is_strong(text: str) -> bool:
+def is_strong(text: str) -> bool:
     """Whether what stands beside a word for a key is one: long, random, and neither a name nor a path."""
     if not is_given(text) or NO_SECRET.match(text) or _CODE.search(text) or text.count("/") > max(1, len(text) // 24):
         return False
@@ -826,22 +692,29 @@ def _is_strong(text: str) -> bool:
     )
 
 
-def _is_random_word(text: str) -> bool:
+_PHRASE = re.compile(r"[a-z]{3,9}(?:[-_.+][a-z]{3,9}){3,7}\d{0,4}[!?]?")
+NAMING = re.compile(
+    r"pass|pwd|user|name|key|file|form|input|reset|login|auth|token|secret|text|type|field|cred|error|ident|config"
+    r"|\bthe\b|\band\b|\bfor\b"
+)
+
+
+def is_phrase(text: str) -> bool:
+    """Four words or more in one, as password managers make them, and not the name of a field or a file."""
+    return bool(_PHRASE.fullmatch(text)) and not NAMING.search(text)
+
+
+def is_random_word(text: str) -> bool:
     """Letters only, but in a mixture of cases that no name has."""
-    if not is_given(text) or not text.isalpha() or len(text) < 8 or len(re.findall(r"[a-z][A-Z]", text)) < 2:
+    if (
+        not is_given(text)
+        or not re.sub("[_-]", "", text).isalpha()
+        or len(text) < 8
+        or len(re.findall(r"[a-z][A-Z]", text)) < 2
+    ):
         return False
     spoken = sum(len(run) for run in re.findall(r"[a-z]{3,}", text) if re.search(r"[aeiou]", run))
     return spoken <= 0.45 * len(text)
-
-
-def _is_quoted_password(text: str) -> bool:
-    """Two words in one, as in a literal: no name of a field, and no word that describes a password."""
-    is_pair = re.fullmatch(r"[A-Z]?[a-z]{3,}[A-Z][a-z]{2,}[-_.!?+=*#~&%]?", text)
-    names = (
-        r"(?i)pass|pwd|secret|token|field|input|value|type|param|config|user|name|text|form|auth|login|hash|error"
-        r"|min|max|length"
-    )
-    return bool(is_pair) and not re.search(names, text)
 
 
 def _is_pair_password(text: str) -> bool:
@@ -866,20 +739,25 @@ def _is_seed(text: str) -> bool:
     return len(words) in (12, 15, 18, 21, 24) and not _COMMON & set(words) and len(set(words)) >= len(words) * 2 // 3
 
 
-def _is_prose_password(text: str) -> bool:
-    """In prose a password shows itself by digits or signs among its letters, beyond what words and dates have."""
-    is_plain = re.fullmatch(
-        r"[^\W\d_]+(?:['’-][^\W\d_]+)*[?!.]?|[\d.,:/-]+\w{0,3}|\d+[a-z]{1,4}|[a-z]{1,4}-?\d{1,4}"
-        r"|v?\d+(?:\.[\w-]+)*\w{0,2}"
-        r"|[\w.-]+\.\w{2,4}"
-        r"|[A-Za-z]+\d|[a-z_]+|[\w.+-]+@[\w-]+\.[\w.-]+|[a-z]+(?:_[a-z]+\d?)+|--?[\w-]+|\w+=[\w\"'./<$]\S*"
-        r"|[(\[{<\"'/.-]+\w+\W*",
+_WORD_WITH_NUMBER = re.compile(r"[A-Za-z]{1,4}-?\d{1,4}|[^\W\d_]+\d|\d+[a-z]{1,4}|[A-Z]+(?:-\d+)+")
+
+
+def is_prose_password(text: str, is_stated: bool = False) -> bool:
+    """In prose a password shows itself by digits or signs among its letters, beyond what words and dates have; where
+    it is said that this is one, a word and a number will do."""
+    is_plain = (not is_stated or len(text) < 6) and _WORD_WITH_NUMBER.fullmatch(text)
+    is_plain = is_plain or re.fullmatch(
+        r"[^\W\d_]+(?:['’-][^\W\d_]+)*[?!.]*|[\d.,:/-]+\w{0,3}|v?\d+(?:\.[\w-]+)*\w{0,2}|[\w.-]+\.[a-z]\w{1,3}"
+        r"|[a-z]+\d+(?:\.\d+)+|[a-z_]+|[\w.+-]+@[\w-]+\.[\w.-]+|[a-z]+(?:_[a-z]+\d?)+|[a-z]+(?:_[a-z0-9]+){3,}"
+        r"|--?[\w-]+|\w+=[\w\"'./<$-]\S*|[(\[{<\"'/.@-]+[\w.]+\W*|~?/.*|\d+e-\d+",
         text,
         re.IGNORECASE,
     )
     digits = len(re.findall(r"\d", text))
     has_sign = (
-        digits >= 2 or any(letter in "!#$%^&*?~@" for letter in text) or (digits and len(_TURN.findall(text)) >= 4)
+        digits >= 2 - is_stated
+        or any(letter in "!#$%^&*?~@" for letter in text)
+        or (digits and len(_TURN.findall(text)) >= 4)
     )
     return not is_plain and bool(has_sign) and not _TECHNICAL.search(text) and is_password(text)
 
@@ -889,10 +767,9 @@ _DOT = (
     r"|\.|(?<=\s)(?:dot|punkt|point|punto|ponto|kropka|nokta|точка|piste|stip)(?=\s)|_dot_|-dot-)\s{0,3}"
 )
 _AT = (
-    r"(?:\s{0,3}[\[({<]\s?(?:at|ät|@|arroba|arobase|chiocciola|małpa|malpa|zavináč|собака|kukac|apenstaartje"
-    r"|snabel-?a|krøllalfa|et)\s?[\])}>]\s{0,3}|\s{1,3}(?:at|arroba|arobase|chiocciola|małpa|malpa|zavináč|собака"
-    r"|kukac|apenstaartje|et)\s{1,3}"
-    r"|_at_|-at-|\s{1,2}@\s{0,2}|@\s{1,2})"
+    r"(?:\s{0,3}[\[({<]\s?(?:at|ät|@|arroba|arobase|chiocciola|małpa|malpa|zavináč|собака|kukac|apenstaartje|snabel-?a"
+    r"|krøllalfa|et)\s?[\])}>]\s{0,3}|\s{1,3}(?:at|arroba|arobase|chiocciola|małpa|malpa|zavináč|собака|kukac"
+    r"|apenstaartje|et)\s{1,3}|_at_|-at-|\s{1,2}@\s{0,2}|@\s{1,2})"
 )
 _TOLD_AT = re.compile(
     r"[\[({<]\s?(?:at|ät|@|arroba|arobase|chiocciola|ma[łl]pa|zavináč|собака|kukac|apenstaartje|snabel-?a"
@@ -939,16 +816,15 @@ WIDE: Mapping[str, Sign] = {  # other forms of what PERSONAL holds
     ),
     "profile": sign(
         r"(?:https?://)?(?:(?:www|m|mobile|old|[a-z]{2})\.)?(?<![\w-])(?:linkedin\.com/(?:in|pub)/"
-        r"|facebook\.com/(?:profile\.php\?id=)?|fb\.com/|fb\.me/|instagram\.com/|twitter\.com/|x\.com/"
-        r"|tiktok\.com/@|t\.me/|telegram\.me/|vk\.com/|ok\.ru/(?:profile/)?|xing\.com/profile/|(?:github|gitlab"
-        r"|bitbucket)\.(?:com|org)/(?=[\w.-]+/?(?:[\s\"')>,;!?]|\.?$|\.\s))|medium\.com/@|youtube\.com/(?:@|user/)"
-        r"|reddit\.com/u(?:ser)?/|threads\.net/@|bsky\.app/profile/|wa\.me/|keybase\.io/|soundcloud\.com/"
-        r"|pinterest\.\w{2,3}/|snapchat\.com/add/|weibo\.com/u?/?|strava\.com/athletes/|about\.me/|orcid\.org/"
-        r"|mastodon\.\w{2,8}/@|stackoverflow\.com/users/\d+/|behance\.net/|dribbble\.com/|twitch\.tv/"
-        r"|steamcommunity\.com/(?:id|profiles)/|flickr\.com/people/|researchgate\.net/profile/)"
-        r"(?!(?:share|sharer|intent|home|login|pages|groups|hashtag|search|features|explore|about|help|jobs|in|p"
-        r"|reel|watch|status|i|settings|marketplace|sponsors|topics|orgs|apps|pricing|docs"
-        r"|blog)\b)[\w.%-]{3,60}(?<![.])/?",
+        r"|facebook\.com/(?:profile\.php\?id=)?|fb\.com/|fb\.me/|instagram\.com/|twitter\.com/|x\.com/|tiktok\.com/@"
+        r"|t\.me/|telegram\.me/|vk\.com/|ok\.ru/(?:profile/)?|xing\.com/profile/|(?:github|gitlab|bitbucket)\.(?:com"
+        r"|org)/(?=[\w.-]+/?(?:[\s\"')>,;!?]|\.?$|\.\s))|medium\.com/@|youtube\.com/(?:@|user/)|reddit\.com/u(?:ser)?/"
+        r"|threads\.net/@|bsky\.app/profile/|wa\.me/|keybase\.io/|soundcloud\.com/|pinterest\.\w{2,3}/"
+        r"|snapchat\.com/add/|weibo\.com/u?/?|strava\.com/athletes/|about\.me/|orcid\.org/|mastodon\.\w{2,8}/@"
+        r"|stackoverflow\.com/users/\d+/|behance\.net/|dribbble\.com/|twitch\.tv/|steamcommunity\.com/(?:id|profiles)/"
+        r"|flickr\.com/people/|researchgate\.net/profile/)(?!(?:share|sharer|intent|home|login|pages|groups|hashtag"
+        r"|search|features|explore|about|help|jobs|in|p|reel|watch|status|i|settings|marketplace|sponsors|topics|orgs"
+        r"|apps|pricing|docs|blog)\b)[\w.%-]{3,60}(?<![.])/?",
         ".com/|.me/|.ru/|.net/|.io/|.org/|.app/|.tv/",
         test=lambda text: not text.endswith((".html", ".php", ".md")),
         any_case=True,
@@ -987,10 +863,9 @@ WIDE: Mapping[str, Sign] = {  # other forms of what PERSONAL holds
         any_case=True,
     ),
     "wide_card": sign(
-        r"3(?<![\w.-].)(?:0[0-5]|[68]\d)\d([ ./-]?)\d{6}\1\d{4}(?![\w-]|\.\d)"
-        r"|[2-6](?<![\w.-].)(?:(?<=3)5(?:2[89]|[3-8]\d)|(?<=6)2\d\d|(?<=6)4[4-9]\d|(?<=5)[06-8]\d\d|(?<=6)[37]\d\d"
-        r"|(?<=2)20[0-4]|(?<=4)\d{3}|(?<=5)[1-5]\d\d|(?<=6)(?:011|5\d\d))([ "
-        r"._/-]{0,2})\d{4}\2\d{4}\2\d{4}(?:\2\d{1,3})?(?![\w-]|\.\d)"
+        r"3(?<![\w.-].)(?:0[0-5]|[68]\d)\d([ ./-]?)\d{6}\1\d{4}(?![\w-]|\.\d)|[2-6](?<![\w.-].)(?:(?<=3)5(?:2[89]"
+        r"|[3-8]\d)|(?<=6)2\d\d|(?<=6)4[4-9]\d|(?<=5)[06-8]\d\d|(?<=6)[37]\d\d|(?<=2)20[0-4]|(?<=4)\d{3}"
+        r"|(?<=5)[1-5]\d\d|(?<=6)(?:011|5\d\d))([ ._/-]{0,2})\d{4}\2\d{4}\2\d{4}(?:\2\d{1,3})?(?![\w-]|\.\d)"
         r"|3(?<![\w.-].)[47]\d\d([ ._/-]{0,2})\d{4}\3\d{4}\3\d{3}(?![\w-]|\.\d)",
         test=luhn,
         gate="digits",

@@ -18,55 +18,42 @@ NUMBER = re.compile(r"[(\d](?<![\w+.,$€£¥#/=_-].)(?:(?<=\()\d)?(?:[ ./()-]{0
 GROUP = re.compile(r"\d+")
 EXTENSION = re.compile(r",? ?(?:ext\.?|x|extension|poste|Durchwahl|DW|wew\.|доб\.) ?\d{1,6}\b")
 _DATE = re.compile(
-    r"(?:19|20)\d\d[-/. ](?:0?[1-9]|1[0-2])[-/. ](?:0?[1-9]|[12]\d|3[01])(?!\d)"
-    r"|(?<!\d)(?:0?[1-9]|[12]\d|3[01])[-/. ](?:0?[1-9]|[12]\d|3[01])[-/. ](?:19|20)\d\d(?!\d)"
-    r"|(?<![\d/.-])\d{1,2}[-/.]\d{1,2}[-/.]\d{2}(?![\d/.-])"
+    r"(?:19|20)\d\d[-/. ](?:0?[1-9]|1[0-2])[-/. ](?:0?[1-9]|[12]\d|3[01])(?!\d)|(?<!\d)(?:0?[1-9]|[12]\d|3[01])[-/. "
+    r"](?:0?[1-9]|[12]\d|3[01])[-/. ](?:19|20)\d\d(?!\d)|(?<![\d/.-])\d{1,2}[-/.]\d{1,2}[-/.]\d{2}(?![\d/.-])"
 )
 NO_PERSON = re.compile(  # what stands before a number that is nobody's
     r"(?:order|orders|invoice|ticket|ref|reference|case|sku|isbn|issn|doi|ean|upc|gtin|part|serial|tracking|lines?"
-    r"|pages?|pp|port|version|"
-    r"build|rev|revision|bytes?|total|sum|amount|price|population|usd|eur|gbp|rows?|id|ids|uid|pid|seed|hash"
-    r"|commit|timestamp|"
-    r"epoch|unix|asin|model|item|article|artikel|bestell\w*|rechnung\w*|vorgang\w*|commande|facture|pedido|factura"
-    r"|fattura|"
-    r"ordine|zamówieni\w*|faktur\w*|заказ\w*|счет\w*|订单\w*|注文\w*|주문\w*|rfc|pr|issue"
-    r"|bug|size|count|max|min|limit"
-    r"|between|than|"
-    r"range|equals|batch|lot|asset|request|trace|job|run|sequence|barcode|lat|lon|exp|expires?"
-    r"|flight|room|ref no|file)"
-    r"(?: ?(?:number|no|nr|num|id|code|is))?[ \t:=#.\"'(-]{0,4}"
+    r"|pages?|pp|port|version|build|rev|revision|bytes?|total|sum|amount|price|population|usd|eur|gbp|rows?|id|ids|uid"
+    r"|pid|seed|hash|commit|timestamp|epoch|unix|asin|model|item|article|artikel|bestell\w*|rechnung\w*|vorgang\w*"
+    r"|commande|facture|pedido|factura|fattura|ordine|zamówieni\w*|faktur\w*|заказ\w*|счет\w*|订单\w*|注文\w*|주문\w*"
+    r"|rfc|pr|issue|bug|size|count|max|min|limit|between|than|range|equals|batch|lot|asset|request|trace|job|run"
+    r"|sequence|barcode|lat|lon|exp|expires?|flight|room|ref no|file)(?: ?(?:number|no|nr|num|id|code|is))?[ "
+    r"\t:=#.\"'(-]{0,4}"
 )
 PHONE_CUE = re.compile(  # what stands around a number that somebody answers
-    r"phone|\btel\b|telefon|mobil|\bcell|whatsapp|hotline|\bcall|\bring\b|\bdial|\btext|\bsms\b|reach|contact"
-    r"|number|\bfax|signal|viber|telegram"
-    r"|anruf|erreich|ruf\b|rückruf|nummer|handy|appel|joindre|portable|numéro|llam|móvil|celular|número|ligar"
-    r"|ligue|telemóvel|chiam"
-    r"|cellulare|numero|bel(?:len)?\b|nummer|dzwon|komórk|numer|volej|číslo|ring|puh|puhelin|soit|ara\b|arayın"
-    r"|cep\b|numara"
-    r"|звон|телефон|номер|дзвон|тел\b|τηλ|κινητό|καλέστε|هاتف|اتصل|جوال|موبايل|تلفن|شماره|טלפון|נייד|התקשר|फ़ोन"
-    r"|फोन|मोबाइल|नंबर|কল|ফোন"
-    r"|电话|手机|联系|致电|號碼|号码|電話|携帯|番号|전화|연락|휴대폰|번호|điện thoại|gọi"
-    r"|sđt|hubungi|telepon|nomor|\bhp\b|\bwa\b|โทร|เบอร์"
-    r"|hív|szám|sun[aă]"
+    r"phone|\btel\b|telefon|mobil|\bcell|whatsapp|hotline|\bcall|\bring\b|\bdial|\btext|\bsms\b|reach|contact|number"
+    r"|\bfax|signal|viber|telegram|anruf|erreich|ruf\b|rückruf|nummer|handy|appel|joindre|portable|numéro|llam|móvil"
+    r"|celular|número|ligar|ligue|telemóvel|chiam|cellulare|numero|bel(?:len)?\b|nummer|dzwon|komórk|numer|volej|číslo"
+    r"|ring|puh|puhelin|soit|ara\b|arayın|cep\b|numara|звон|телефон|номер|дзвон|тел\b|τηλ|κινητό|καλέστε|هاتف|اتصل"
+    r"|جوال|موبايل|تلفن|شماره|טלפון|נייד|התקשר|फ़ोन|फोन|मोबाइल|नंबर|কল|ফোন|电话|手机|联系|致电|號碼|号码|電話|携帯"
+    r"|番号|전화|연락|휴대폰|번호|điện thoại|gọi|sđt|hubungi|telepon|nomor|\bhp\b|\bwa\b|โทร|เบอร์|hív|szám|sun[aă]"
 )
 _LABELS = (  # words for a telephone, in lower case
     r"tele?phone|phone|tel|tlf|tlph|mob(?:ile|iel|il|iltelefon)?|cell(?:ulare|ular|phone)?|whats ?app|hotline|fax"
-    r"|telefax|telefon\w{0,4}|tel[ée]fono|telefone|telefoon\w{0,8}|handy(?:nummer)?"
-    r"|rufnummer|festnetz|portable|t[ée]l[ée]phone|m[óo]vil|telem[óo]vel|celular|kom[óo]rka|puhelin\w{0,6}|puh"
-    r"|cep(?: telefonu)?|viber|signal|telegram|telepon|nomor(?: hp| telepon| wa)?|no hp|hp|sđt|số điện thoại|điện "
-    r"thoại|mobilszám|telefonszám"
-    r"|(?:call|text|ring|reach|phone|dial) (?:me|us|him|her|them)?(?: back)?(?: at| on| under)?|my (?:phone "
-    r")?number|meine nummer|mon num[ée]ro|mi n[úu]mero|meu n[úu]mero|il mio numero|mijn nummer|m[óo]j numer"
-    r"|тел(?:ефон\w{0,3})?|моб(?:ильный|ільний)?|номер|дзвоніть|звоните|τηλ(?:έφωνο)?|κινητό|هاتف|جوال|موبايل"
-    r"|الهاتف|رقم الهاتف|تلفن|شماره|موبایل|טלפון|נייד|טל|फ़ोन|फोन|मोबाइल|নম্বর|ফোন|মোবাইল"
-    r"|电话|手机(?:号码?)?|联系(?:电话|方式)|電話(?:番号)?|携帯(?:電話)?|手機|전화(?:번호)?"
-    r"|휴대폰|연락처|โทร(?:ศัพท์)?|เบอร์(?:โทร)?"
+    r"|telefax|telefon\w{0,4}|tel[ée]fono|telefone|telefoon\w{0,8}|handy(?:nummer)?|rufnummer|festnetz|portable"
+    r"|t[ée]l[ée]phone|m[óo]vil|telem[óo]vel|celular|kom[óo]rka|puhelin\w{0,6}|puh|cep(?: telefonu)?|viber|signal"
+    r"|telegram|telepon|nomor(?: hp| telepon| wa)?|no hp|hp|sđt|số điện thoại|điện thoại|mobilszám|telefonszám|(?:call"
+    r"|text|ring|reach|phone|dial) (?:me|us|him|her|them)?(?: back)?(?: at| on| under)?|my (?:phone )?number|meine "
+    r"nummer|mon num[ée]ro|mi n[úu]mero|meu n[úu]mero|il mio numero|mijn nummer|m[óo]j numer|тел(?:ефон\w{0,3})?"
+    r"|моб(?:ильный|ільний)?|номер|дзвоніть|звоните|τηλ(?:έφωνο)?|κινητό|هاتف|جوال|موبايل|الهاتف|رقم الهاتف|تلفن|شماره"
+    r"|موبایل|טלפון|נייד|טל|फ़ोन|फोन|मोबाइल|নম্বর|ফোন|মোবাইল|电话|手机(?:号码?)?|联系(?:电话|方式)|電話(?:番号)?"
+    r"|携帯(?:電話)?|手機|전화(?:번호)?|휴대폰|연락처|โทร(?:ศัพท์)?|เบอร์(?:โทร)?"
 )
 _PHONE_HINTS = (
-    "hone|tel|tlf|mob|cell|hats|line|fax|handy|nummer|festnetz|portable|tél|móvil|movil|celular"
-    "|kom|puh|cep|viber|signal|hp|nomor|sđt|điện|szám|call|text|ring|reach|dial|number|num|númer"
-    "|тел|моб|номер|звоніть|звоните|τηλ|κινητό|هاتف|جوال|موبايل|تلفن|شماره|موبایل|טלפון|נייד"
-    "|טל|फ|मोबाइल|নম্বর|ফোন|মোবাইল|电话|手机|联系|電話|携帯|手機|전화|휴대폰|연락처|โทร|เบอร์"
+    "hone|tel|tlf|mob|cell|hats|line|fax|handy|nummer|festnetz|portable|tél|móvil|movil|celular|kom|puh|cep|viber"
+    "|signal|hp|nomor|sđt|điện|szám|call|text|ring|reach|dial|number|num|númer|тел|моб|номер|звоніть|звоните|τηλ"
+    "|κινητό|هاتف|جوال|موبايل|تلفن|شماره|موبایل|טלפון|נייד|טל|फ|मोबाइल|নম্বর|ফোন|মোবাইল|电话|手机|联系|電話|携帯|手機"
+    "|전화|휴대폰|연락처|โทร|เบอร์"
 )
 SHAPES: Mapping[str, tuple[str, ...]] = {  # how the digits are grouped → whose ids look so
     "3-2-4": ("us.ssn", "us.itin"),
@@ -102,15 +89,12 @@ _BESIDE = re.compile(r"\d(?:[- (]?[A-Z]|(?<=[A-Z]\d)|(?<=[A-Z][ -]\d))")  # a ca
 _FOUR = re.compile(r"\d\d ?[A-Z]?\d\d")
 LETTERED = re.compile(  # ids with letters: rare enough to be known by form, and checked where there is a check
     r"(?<![\w.-])(?=[A-Z]{0,6}[ -]?\d)(?:(?P<es_dni>\d{8}[- ]?[A-HJ-NP-TV-Z])|(?P<es_nie>[XYZ][- ]?\d{7}[- "
-    r"]?[A-HJ-NP-TV-Z])"
-    r"|(?P<it_codicefiscale>[A-Z]{6} ?\d{2}[A-EHLMPRST]\d{2} ?[A-Z]\d{3}[A-Z])"
+    r"]?[A-HJ-NP-TV-Z])|(?P<it_codicefiscale>[A-Z]{6} ?\d{2}[A-EHLMPRST]\d{2} ?[A-Z]\d{3}[A-Z])"
     r"|(?P<nino>[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z] ?\d{2} ?\d{2} ?\d{2} ?[A-D])"
-    r"|(?P<fi_hetu>[0-3]\d[01]\d{3}[-+A-FU-Y]\d{3}[0-9A-FHJ-NPR-Y])"
-    r"|(?P<ie_pps>\d{7}[A-W][A-IW]?)|(?P<mx_curp>[A-Z]{4}\d{6}[HMX][A-Z]{5}[A-Z0-9]\d)"
-    r"|(?P<mx_rfc>[A-ZÑ&]{4}\d{6}[A-Z0-9]{3})"
-    r"|(?P<in__pan>[A-Z]{3}[ABCFGHJLPT][A-Z]\d{4}[A-Z])|(?P<nric>[STFGM]\d{7}[A-Z])"
-    r"|(?P<hkid>[A-Z]{1,2}\d{6}\([\dA]\))|(?P<tw>[A-Z][12]\d{8})"
-    r"|(?P<cn_ric>\d{17}X)|(?P<fr_nir>[12] ?\d{2} ?[01]\d ?2[AB] ?\d{3} ?\d{3} ?\d{2})"
+    r"|(?P<fi_hetu>[0-3]\d[01]\d{3}[-+A-FU-Y]\d{3}[0-9A-FHJ-NPR-Y])|(?P<ie_pps>\d{7}[A-W][A-IW]?)"
+    r"|(?P<mx_curp>[A-Z]{4}\d{6}[HMX][A-Z]{5}[A-Z0-9]\d)|(?P<mx_rfc>[A-ZÑ&]{4}\d{6}[A-Z0-9]{3})"
+    r"|(?P<in__pan>[A-Z]{3}[ABCFGHJLPT][A-Z]\d{4}[A-Z])|(?P<nric>[STFGM]\d{7}[A-Z])|(?P<hkid>[A-Z]{1,2}\d{6}\([\dA]\))"
+    r"|(?P<tw>[A-Z][12]\d{8})|(?P<cn_ric>\d{17}X)|(?P<fr_nir>[12] ?\d{2} ?[01]\d ?2[AB] ?\d{3} ?\d{3} ?\d{2})"
     r"|(?P<cl_rut>\d{1,2}\.?\d{3}\.?\d{3}-K)|(?P<rvnr>\d{2} ?[0-3]\d[01]\d{3} ?[A-Z] ?\d{3})"
     r"|(?P<driver>[A-Z9]{5}\d{6}[A-Z9]{2}[\dA-Z]{3}))(?![\w-])"
 )
@@ -120,101 +104,82 @@ MRZ = (
     r"|(?<![A-Z0-9<])[A-Z0-9<]{9}\d[A-Z]{3}\d{7}[MF<]\d{7}[A-Z0-9<]{2,16}"
 )
 _IDS = (  # words for ids, in lower case
-    r"id (?:number|no\.?|nr\.?)|customer (?:number|no|id|code|ref\w*)|client (?:number|no|id|code)|member(?:ship)? "
-    r"(?:number|no|id)|policy (?:number|no)|contract (?:number|no)|loyalty (?:number|card)|frequent flyer|bank "
-    r"account|bsb|clabe|cbu|routing|aba|national (?:id(?:entity)?|insurance)(?: card)?|identity card|id card"
-    r"|passport|driver'?s?(?:'s)? licen[cs]e|driving licen[cs]e|licen[cs]e plate|tax (?:id|file|number"
-    r"|identification)|ssn|itin|\btin\b|\bein\b|\bnin\b|\bnino\b|\bsin\b|\btfn\b|\bnhs\b|medicare|health card"
-    r"|social (?:security|insurance)"
-    r"|insurance (?:number|no)|resident id|voter id|aadhaa?r|\bpan\b(?: card)?|sort code|routing (?:number|no)"
-    r"|account (?:number|no)|kontonummer|imei|\bvin\b|employee id|patient id|medical record|\bmrn\b|student id"
-    r"|membership (?:number|no)"
-    r"|steuer-?(?:id|nummer|identifikationsnummer)|idnr|personalausweis\w{0,8}|ausweis(?:nummer)?|reisepass\w{0,8}"
-    r"|sozialversicherungsnummer|rentenversicherungsnummer|svnr|sv-nummer|versichertennummer"
-    r"|krankenversicherungsnummer|ahv(?:-?nummer|-nr)?|führerschein\w{0,8}"
-    r"|carte d'identit[ée]|num[ée]ro de s[ée]curit[ée] sociale|s[ée]curit[ée] sociale|passeport|permis de conduire"
-    r"|\bnir\b|num[ée]ro fiscal|num[ée]ro national"
-    r"|\bdni\b|\bnie\b|\bnif\b|c[ée]dula|pasaporte|\bcurp\b|\brfc\b|\brut\b|\bcuit\b|\bcuil\b|seguridad social"
-    r"|\bnss\b|\bcpf\b|\bcnh\b|passaporte|cart[ãa]o de cidad[ãa]o|contribuinte|\bniss\b"
-    r"|codice fiscale|carta d'identit[àa]|passaporto|tessera sanitaria|patente|\bbsn\b|burgerservicenummer"
-    r"|rijksregisternummer|paspoort\w{0,8}|rijbewijs\w{0,8}|sofinummer"
-    r"|\bpesel\b|\bnip\b|dow[óo]d osobisty|nr dowodu|paszport|rodn[ée] č[íi]slo|rodn[ée] cislo|občansk[ýé] "
-    r"průkaz\w{0,3}|personnummer|samordningsnummer|\bcpr\b(?:-nr|-nummer)?|f[øo]dselsnummer|henkil[öo]tunnus"
-    r"|\bhetu\b|isikukood|asmens kodas|personas kods|szem[ée]lyi (?:sz[áa]m|igazolv[áa]ny)|\btaj\b(?:-sz[áa]m)?"
-    r"|ad[óo]azonos[íi]t[óo]|\bcnp\b|buletin|\boib\b|\bjmbg\b|\bemšo\b|\begn\b|\bегн\b"
-    r"|t\.?c\.?(?: kimlik)?(?: no| numarası)|kimlik (?:no|numarası)|pasaport|инн|снилс|паспорт\w{0,2}"
-    r"|водительск\w{2,4} удостоверени\w|полис\w{0,2}|рнокпп|іпн|посвідчення|αφμ|αμκα|αδτ|ταυτότητα\w?|α\.φ\.μ\.?"
-    r"|διαβατήριο"
-    r"|رقم الهوية|الرقم القومي|رقم الجواز|جواز السفر|الرقم الوطني|بطاقة الهوية|کد ملی|شماره ملی|شناسنامه|תעודת "
-    r"זהות|ת\.?ז\.?|מספר זהות|דרכון|आधार|पैन|पासपोर्ट|জাতীয় পরিচয়পত্র|এনআইডি"
-    r"|身份证(?:号码?)?|身分證(?:字號)?|护照(?:号码?)?|社保号|マイナンバー|個人番号|旅券番号"
-    r"|パスポート(?:番号)?|運転免許証?(?:番号)?|保険証(?:番号)?|주민등록번호|주민번호"
-    r"|여권번호|운전면허(?:번호)?|외국인등록번호"
-    r"|\bcmnd\b|\bcccd\b|căn cước(?: công dân)?|chứng minh|hộ chiếu|\bnik\b|no\.? ktp|\bktp\b|\bnpwp\b|paspor"
-    r"|เลขประจำตัวประชาชน|บัตรประชาชน|เลขบัตร\w{0,10}|หนังสือเดินทาง|mykad|\bnric\b|\bhkid\b"
-    r"|kunden-?(?:nummer|nr)|mitglieds?-?(?:nummer|nr)|vertrags-?(?:nummer|nr)|versicherungs-?(?:nummer"
-    r"|schein\w{0,8}|nr)|konto(?:nr|nummer|-nr)|bankverbindung|blz|fahrerlaubnis\w{0,8}|ausweis-?nr|pass(?:nummer"
-    r"|-nr|nr)"
-    r"|(?:num[ée]ro|n°|no) (?:de )?(?:client|compte|contrat|s[ée]curit[ée]|permis|passeport|adh[ée]rent"
-    r"|immatriculation|dossier)|compte bancaire|r[ée]f[ée]rence client"
-    r"|(?:n[úu]mero|n[ºo]\.?|c[óo]digo|num\.?) (?:de )?(?:cliente|cuenta|contrato|socio|pasaporte|licencia"
-    r"|matr[íi]cula|afiliaci[óo]n|p[óo]liza)|cuenta bancaria|licencia(?: de conducir)?|permiso de conducir"
-    r"|carn[ée]t?(?: de conducir)?"
-    r"|(?:n[úu]mero|n[ºo]\.?|c[óo]digo) (?:do |da |de )?(?:cliente|conta|contrato|s[óo]cio|passaporte)|conta "
-    r"(?:corrente|banc[áa]ria)|carta de condu[çc][ãa]o|carteira de motorista|habilita[çc][ãa]o"
-    r"|(?:numero|codice|n\.) (?:di )?(?:cliente|conto|contratto|passaporto|patente|polizza|targa)|conto corrente"
-    r"|patente(?: di guida)?"
-    r"|klant(?:nummer|nr)|lid(?:nummer|maatschapsnummer)|polisnummer|rekening(?:nummer)?|rijbewijs"
-    r"|(?:numer|nr) (?:klienta|konta|rachunku|paszportu|rejestracyjny|prawa jazdy|polisy|umowy|dowodu)|prawo jazdy"
-    r"|(?:č[íi]slo|č\.) (?:z[áa]kazn[íi]ka|[úu]čtu|pasu|smlouvy|ř[íi]dičsk[ée]ho průkazu|op)|z[áa]kaznick[ée] "
-    r"č[íi]slo|ř[íi]dičsk[ýé] průkaz\w{0,3}|cestovn[íi] pas|pas č"
-    r"|kundnummer|kundenummer|medlems(?:nummer|nr)|konto(?:nummer|nr)|registrerings(?:nummer|nr|skylt)|reg\.?nr"
-    r"|k[öo]rkort(?:snummer)?|k[øo]rekort(?:nummer)?|f[øo]rerkort(?:nummer)?|passnummer|pas-?nummer|asiakasnumero"
-    r"|tilinumero|rekisterinumero|rekisterikilpi|ajokortti|ajokortin numero|passi(?:n numero)?"
-    r"|m[üu]şteri (?:no|numaras[ıi])|hesap (?:no|numaras[ıi])|ehliyet(?: no)?|pasaport (?:no|numaras[ıi])"
-    r"|[üu]gyf[ée]lsz[áa]m|sz[áa]mlasz[áa]m|jogos[íi]tv[áa]ny|[úu]tlev[ée]l(?:sz[áa]m)?|(?:num[ăa]r(?:ul)?|cod) "
-    r"(?:de )?(?:client|cont|pa[șs]aport|[îi]nmatriculare)|pa[șs]aport|permis (?:auto|de conducere)|broj "
-    r"(?:klijenta|ra[čc]una|putovnice|računa)"
-    r"|номер (?:клиента|сч[её]та|машины|автомобиля|договора|полиса|паспорта|прав)|лицевой сч[её]т|номер (?:клієнта"
-    r"|рахунку|авто)|αριθμ[όο]ς (?:πελάτη|λογαριασμού|διαβατηρίου|κυκλοφορίας)|αρ\. (?:πελάτη|λογαριασμού"
-    r"|διαβατηρίου)|άδεια οδήγησης|δίπλωμα"
+    r"id (?:number|no\.?|nr\.?)|customer (?:number|no|id|code|ref\w*)|account id|driver licen[cs]e|client (?:number|no"
+    r"|id|code)|member(?:ship)? (?:number|no|id)|policy (?:number|no)|contract (?:number|no)|loyalty (?:number|card)"
+    r"|frequent flyer|bank account|bsb|clabe|cbu|routing|aba|national (?:id(?:entity)?|insurance)(?: card)?|identity "
+    r"card|id card|passport|driver'?s?(?:'s)? licen[cs]e|driving licen[cs]e|licen[cs]e plate|tax (?:id|file|number"
+    r"|identification)|ssn|itin|\btin\b|\bein\b|\bnin\b|\bnino\b|\bsin\b|\btfn\b|\bnhs\b|medicare|health card|social "
+    r"(?:security|insurance)|insurance (?:number|no)|resident id|voter id|aadhaa?r|\bpan\b(?: card)?|sort code"
+    r"|routing (?:number|no)|account (?:number|no)|kontonummer|imei|\bvin\b|employee id|patient id|medical record"
+    r"|\bmrn\b|student id|membership (?:number|no)|steuer-?(?:id|nummer|identifikationsnummer)|idnr"
+    r"|personalausweis\w{0,8}|ausweis(?:nummer)?|reisepass\w{0,8}|sozialversicherungsnummer|rentenversicherungsnummer"
+    r"|svnr|sv-nummer|versichertennummer|krankenversicherungsnummer|ahv(?:-?nummer|-nr)?|führerschein\w{0,8}|carte "
+    r"d'identit[ée]|num[ée]ro de s[ée]curit[ée] sociale|s[ée]curit[ée] sociale|passeport|permis de conduire|\bnir\b"
+    r"|num[ée]ro fiscal|num[ée]ro national|\bdni\b|\bnie\b|\bnif\b|c[ée]dula|pasaporte|\bcurp\b|\brfc\b|\brut\b"
+    r"|\bcuit\b|\bcuil\b|seguridad social|\bnss\b|\bcpf\b|\bcnh\b|passaporte|cart[ãa]o de cidad[ãa]o|contribuinte"
+    r"|\bniss\b|codice fiscale|carta d'identit[àa]|passaporto|tessera sanitaria|patente|\bbsn\b|burgerservicenummer"
+    r"|rijksregisternummer|paspoort\w{0,8}|rijbewijs\w{0,8}|sofinummer|\bpesel\b|\bnip\b|dow[óo]d osobisty|nr dowodu"
+    r"|paszport|rodn[ée] č[íi]slo|rodn[ée] cislo|občansk[ýé] průkaz\w{0,3}|personnummer|samordningsnummer"
+    r"|\bcpr\b(?:-nr|-nummer)?|f[øo]dselsnummer|henkil[öo]tunnus|\bhetu\b|isikukood|asmens kodas|personas kods"
+    r"|szem[ée]lyi (?:sz[áa]m|igazolv[áa]ny)|\btaj\b(?:-sz[áa]m)?|ad[óo]azonos[íi]t[óo]|\bcnp\b|buletin|\boib\b"
+    r"|\bjmbg\b|\bemšo\b|\begn\b|\bегн\b|t\.?c\.?(?: kimlik)?(?: no| numarası)|kimlik (?:no|numarası)|pasaport|инн"
+    r"|снилс|паспорт\w{0,2}|водительск\w{2,4} удостоверени\w|полис\w{0,2}|рнокпп|іпн|посвідчення|αφμ|αμκα|αδτ"
+    r"|ταυτότητα\w?|α\.φ\.μ\.?|διαβατήριο|رقم الهوية|الرقم القومي|رقم الجواز|جواز السفر|الرقم الوطني|بطاقة الهوية|کد "
+    r"ملی|شماره ملی|شناسنامه|תעודת זהות|ת\.?ז\.?|מספר זהות|דרכון|आधार|पैन|पासपोर्ट|জাতীয় পরিচয়পত্র|এনআইডি"
+    r"|身份证(?:号码?)?|身分證(?:字號)?|护照(?:号码?)?|社保号|マイナンバー|個人番号|旅券番号|パスポート(?:番号)?"
+    r"|運転免許証?(?:番号)?|保険証(?:番号)?|주민등록번호|주민번호|여권번호|운전면허(?:번호)?|외국인등록번호|\bcmnd\b"
+    r"|\bcccd\b|căn cước(?: công dân)?|chứng minh|hộ chiếu|\bnik\b|no\.? ktp|\bktp\b|\bnpwp\b|paspor"
+    r"|เลขประจำตัวประชาชน|บัตรประชาชน|เลขบัตร\w{0,10}|หนังสือเดินทาง|mykad|\bnric\b|\bhkid\b|kunden-?(?:nummer|nr)"
+    r"|mitglieds?-?(?:nummer|nr)|vertrags-?(?:nummer|nr)|versicherungs-?(?:nummer|schein\w{0,8}|nr)|konto(?:nr|nummer"
+    r"|-nr)|bankverbindung|blz|fahrerlaubnis\w{0,8}|ausweis-?nr|pass(?:nummer|-nr|nr)|(?:num[ée]ro|n°|no) (?:de "
+    r")?(?:client|compte|contrat|s[ée]curit[ée]|permis|passeport|adh[ée]rent|immatriculation|dossier)|compte bancaire"
+    r"|r[ée]f[ée]rence client|(?:n[úu]mero|n[ºo]\.?|c[óo]digo|num\.?) (?:de )?(?:cliente|cuenta|contrato|socio"
+    r"|pasaporte|licencia|matr[íi]cula|afiliaci[óo]n|p[óo]liza)|cuenta bancaria|licencia(?: de conducir)?|permiso de "
+    r"conducir|carn[ée]t?(?: de conducir)?|(?:n[úu]mero|n[ºo]\.?|c[óo]digo) (?:do |da |de )?(?:cliente|conta|contrato"
+    r"|s[óo]cio|passaporte)|conta (?:corrente|banc[áa]ria)|carta de condu[çc][ãa]o|carteira de motorista"
+    r"|habilita[çc][ãa]o|(?:numero|codice|n\.) (?:di )?(?:cliente|conto|contratto|passaporto|patente|polizza|targa)"
+    r"|conto corrente|patente(?: di guida)?|klant(?:nummer|nr)|lid(?:nummer|maatschapsnummer)|polisnummer"
+    r"|rekening(?:nummer)?|rijbewijs|(?:numer|nr) (?:klienta|konta|rachunku|paszportu|rejestracyjny|prawa jazdy|polisy"
+    r"|umowy|dowodu)|prawo jazdy|(?:č[íi]slo|č\.) (?:z[áa]kazn[íi]ka|[úu]čtu|pasu|smlouvy|ř[íi]dičsk[ée]ho průkazu|op)"
+    r"|z[áa]kaznick[ée] č[íi]slo|ř[íi]dičsk[ýé] průkaz\w{0,3}|cestovn[íi] pas|pas č|kundnummer|kundenummer"
+    r"|medlems(?:nummer|nr)|konto(?:nummer|nr)|registrerings(?:nummer|nr|skylt)|reg\.?nr|k[öo]rkort(?:snummer)?"
+    r"|k[øo]rekort(?:nummer)?|f[øo]rerkort(?:nummer)?|passnummer|pas-?nummer|asiakasnumero|tilinumero|rekisterinumero"
+    r"|rekisterikilpi|ajokortti|ajokortin numero|passi(?:n numero)?|m[üu]şteri (?:no|numaras[ıi])|hesap (?:no"
+    r"|numaras[ıi])|ehliyet(?: no)?|pasaport (?:no|numaras[ıi])|[üu]gyf[ée]lsz[áa]m|sz[áa]mlasz[áa]m|jogos[íi]tv[áa]ny"
+    r"|[úu]tlev[ée]l(?:sz[áa]m)?|(?:num[ăa]r(?:ul)?|cod) (?:de )?(?:client|cont|pa[șs]aport|[îi]nmatriculare)"
+    r"|pa[șs]aport|permis (?:auto|de conducere)|broj (?:klijenta|ra[čc]una|putovnice|računa)|номер (?:клиента|сч[её]та"
+    r"|машины|автомобиля|договора|полиса|паспорта|прав)|лицевой сч[её]т|номер (?:клієнта|рахунку|авто)|αριθμ[όο]ς "
+    r"(?:πελάτη|λογαριασμού|διαβατηρίου|κυκλοφορίας)|αρ\. (?:πελάτη|λογαριασμού|διαβατηρίου)|άδεια οδήγησης|δίπλωμα"
     r"|رقم (?:العميل|الحساب|اللوحة|الرخصة|السيارة|البطاقة|العضوية)|رخصة القيادة|شماره (?:مشتری|حساب|پلاک|گذرنامه)"
     r"|گواهینامه|מספר (?:לקוח|חשבון|רכב|רישיון|דרכון)|רישיון נהיגה|ग्राहक (?:संख्या|आईडी)|खाता (?:संख्या|नंबर)"
-    r"|ड्राइविंग लाइसेंस|गाड़ी नंबर|वाहन (?:संख्या|नंबर)|গ্রাহক নম্বর|হিসাব নম্বর"
-    r"|客户(?:号|编号)|客戶編號|账号|帐号|帳號|账户|银行卡号?|车牌(?:号码?)?|車牌|驾驶证(?:号)?"
-    r"|驾照(?:号)?|会员号|お客様番号|顧客番号|会員番号|口座番号|ナンバー(?:プレート)?"
-    r"|車両番号|고객번호|회원번호|계좌번호|차량번호|운전면허번호|면허번호"
-    r"|mã khách hàng|số tài khoản|biển số(?: xe)?|giấy phép lái xe|bằng lái|nomor (?:pelanggan|rekening|anggota"
-    r"|paspor|polisi|plat)|plat nomor|no\.? rek(?:ening)?|หมายเลขลูกค้า|เลขที่บัญชี|เลขบัญชี|ทะเบียนรถ|ใบขับขี่"
-    r"|เลขหนังสือเดินทาง"
+    r"|ड्राइविंग लाइसेंस|गाड़ी नंबर|वाहन (?:संख्या|नंबर)|গ্রাহক নম্বর|হিসাব নম্বর|客户(?:号|编号)|客戶編號|账号|帐号"
+    r"|帳號|账户|银行卡号?|车牌(?:号码?)?|車牌|驾驶证(?:号)?|驾照(?:号)?|会员号|お客様番号|顧客番号|会員番号|口座番号"
+    r"|ナンバー(?:プレート)?|車両番号|고객번호|회원번호|계좌번호|차량번호|운전면허번호|면허번호|mã khách hàng|số tài "
+    r"khoản|biển số(?: xe)?|giấy phép lái xe|bằng lái|nomor (?:pelanggan|rekening|anggota|paspor|polisi|plat)|plat "
+    r"nomor|no\.? rek(?:ening)?|หมายเลขลูกค้า|เลขที่บัญชี|เลขบัญชี|ทะเบียนรถ|ใบขับขี่|เลขหนังสือเดินทาง"
 )
 _BIRTH = (
-    r"date of birth|birth ?date|birthday|\bd\.?o\.?b\.?\b|\bborn\b|geb(?:oren|urtsdatum|urtstag|\.-?datum|\.)"
-    r"|geb\b|date de naissance|n[ée](?:e|\(e\))? le|né(?:e|\(e\))? (?:à|en|\d)|bday|b-?day|naissance|fecha de "
-    r"nac\w{0,9}|f\. ?nac\w{0,2}\.?|nacid[oa]|naci[óo]\b|nac\.|nacimiento|nascimento|data de nasc\w{0,8}"
-    r"|nascid[oa]|nasceu|nasc\.|data di nascita|nat[oa](?:/[ao])? (?:il|a)|nat[oa] a|nascita|geboortedatum|geb\. dat"
-    r"|data urodzenia|urodzon[yaą]|ur\.|datum narozen[íi]|narozen[aá]?|nar\.|f[öo]delsedatum|f[öo]dd"
-    r"|f[øo]dselsdato|f[øo]dt|syntym[äa]aika|syntynyt|s\. ?aika|do[ğg]um tarihi|do[ğg]umlu|sz[üu]letett"
-    r"|sz[üu]let[ée]si (?:d[áa]tum|id[őo])|szül\.?|data na[șs]terii|n[ăa]scut[ăa]?|datum ro[đd]enja|rođen[a]?"
-    r"|syntaika|sünniaeg|gimimo data"
-    r"|дата рождения|родил(?:ся|ась)|д\.?р\.?|г\.?р\.?|дата народження|народив(?:ся)?|народилася|дата на раждане"
-    r"|роден[а]?|ημερομηνία γέννησης|γεννήθηκ[εα]|γενν\.?|ημ\. γέννησης|تاريخ الميلاد|تاریخ تولد|من مواليد|مواليد"
-    r"|ولد(?:ت)?|متولد|תאריך לידה|נולד(?:תי|ה)?|ילי?ד[ת]?|जन्म ?(?:तिथि|तारीख|दिनांक)?|জন্ম "
-    r"?(?:তারিখ)?|出生日期|出生年月日"
-    r"|出生于|出生|生日|生年月日|誕生日|생년월일|생일|출생|ngày sinh|sinh ngày|sinh năm|tanggal "
-    r"lahir|tgl\.? lahir|lahir|วันเกิด"
-    r"|เกิดวันที่|เกิดเมื่อ"
+    r"date of birth|birth ?date|birthday|\bd\.?o\.?b\.?\b|\bborn\b|geb(?:oren|urtsdatum|urtstag|\.-?datum|\.)|geb\b"
+    r"|date de naissance|n[ée](?:e|\(e\))? le|né(?:e|\(e\))? (?:à|en|\d)|bday|b-?day|naissance|fecha de nac\w{0,9}"
+    r"|f\. ?nac\w{0,2}\.?|nacid[oa]|naci[óo]\b|nac\.|nacimiento|nascimento|data de nasc\w{0,8}|nascid[oa]|nasceu"
+    r"|nasc\.|data di nascita|nat[oa](?:/[ao])? (?:il|a)|nat[oa] a|nascita|geboortedatum|geb\. dat|data urodzenia"
+    r"|urodzon[yaą]|ur\.|datum narozen[íi]|narozen[aá]?|nar\.|f[öo]delsedatum|f[öo]dd|f[øo]dselsdato|f[øo]dt"
+    r"|syntym[äa]aika|syntynyt|s\. ?aika|do[ğg]um tarihi|do[ğg]umlu|sz[üu]letett|sz[üu]let[ée]si (?:d[áa]tum|id[őo])"
+    r"|szül\.?|data na[șs]terii|n[ăa]scut[ăa]?|datum ro[đd]enja|rođen[a]?|syntaika|sünniaeg|gimimo data|дата рождения"
+    r"|родил(?:ся|ась)|д\.?р\.?|г\.?р\.?|дата народження|народив(?:ся)?|народилася|дата на раждане|роден[а]?"
+    r"|ημερομηνία γέννησης|γεννήθηκ[εα]|γενν\.?|ημ\. γέννησης|تاريخ الميلاد|تاریخ تولد|من مواليد|مواليد|ولد(?:ت)?"
+    r"|متولد|תאריך לידה|נולד(?:תי|ה)?|ילי?ד[ת]?|जन्म ?(?:तिथि|तारीख|दिनांक)?|জন্ম ?(?:তারিখ)?|出生日期|出生年月日"
+    r"|出生于|出生|生日|生年月日|誕生日|생년월일|생일|출생|ngày sinh|sinh ngày|sinh năm|tanggal lahir|tgl\.? lahir"
+    r"|lahir|วันเกิด|เกิดวันที่|เกิดเมื่อ"
 )
 _BIRTH_WORDS = (
-    "birth|birthdate|birthday|bday|day|dob|dateofbirth|geburt|b|born|geboren|geburtsdatum|geburtstag|geb|naissance"
-    "|né|née|nacimiento|nacido|nacida|nació|nacio|nac|nascimento|nascido|nascida|nasceu|nasc"
-    "|nascita|nato|nata|geboortedatum|urodzenia|urodzony|urodzona|ur|narození|narozeni|narozen|narozena|nar"
-    "|födelsedatum|fodelsedatum|född|fodd|fødselsdato|fodselsdato|født"
-    "|fodt|syntymäaika|syntymaaika|syntynyt|aika|doğum|dogum|doğumlu|dogumlu|született|szuletett|születési|szül"
-    "|nașterii|naşterii|nasterii|născut|născută|nascut|rođenja|rođen"
-    "|rođena|sünniaeg|gimimo|рождения|родился|родилась|р|др|гр|народження|народився|народилася|раждане|роден"
-    "|родена|γέννησης|γεννήθηκε|γεννήθηκα|γενν|الميلاد|تولد|مواليد|ولد|ولدت|متولد|לידה"
-    "|נולד|נולדתי|נולדה|יליד|ילידת|जन्म|জন্ম|sinh|lahir"
+    "birth|birthdate|birthday|bday|day|dob|dateofbirth|geburt|b|born|geboren|geburtsdatum|geburtstag|geb|naissance|né"
+    "|née|nacimiento|nacido|nacida|nació|nacio|nac|nascimento|nascido|nascida|nasceu|nasc|nascita|nato|nata"
+    "|geboortedatum|urodzenia|urodzony|urodzona|ur|narození|narozeni|narozen|narozena|nar|födelsedatum|fodelsedatum"
+    "|född|fodd|fødselsdato|fodselsdato|født|fodt|syntymäaika|syntymaaika|syntynyt|aika|doğum|dogum|doğumlu|dogumlu"
+    "|született|szuletett|születési|szül|nașterii|naşterii|nasterii|născut|născută|nascut|rođenja|rođen|rođena|sünniaeg"
+    "|gimimo|рождения|родился|родилась|р|др|гр|народження|народився|народилася|раждане|роден|родена|γέννησης|γεννήθηκε"
+    "|γεννήθηκα|γενν|الميلاد|تولد|مواليد|ولد|ولدت|متولد|לידה|נולד|נולדתי|נולדה|יליד|ילידת|जन्म|জন্ম|sinh|lahir"
 )
 _BIRTH_HINTS = "出生|生日|生年|誕生|생년|생일|출생|เกิด|जन्म|জন্ম"
 _MONTHS = r"[^\s\d,.;:/()-]{3,14}"
@@ -224,9 +189,8 @@ DATE = (
     rf"|\d{{1,2}}(?:st|nd|rd|th|er|º|ª)?\.?,?\s(?:de |of |d')?{_MONTHS}\.?,?\s(?:de |del |von )?(?:19|20)\d{{2}}"
     rf"|{_MONTHS}\.?\s\d{{1,2}}(?:st|nd|rd|th)?,?\s(?:19|20)\d{{2}}|\d{{1,2}}[-/ ]{_MONTHS}[-/ ](?:19|20)?\d{{2}}"
     rf"|(?:19|20)\d{{2}}[. ]\s?{_MONTHS}\s\d{{1,2}}"
-    r"|(?:昭和|平成|令和|大正)\d{1,2}年\d{1,2}月\d{1,2}日|\d{1,2} tháng \d{1,2}(?: năm|,)? "
-    r"\d{4}|\d{1,2} เดือน? ?\S{2,12} "
-    r"\d{4}|(?:13|14|25)\d{2}[-/]\d{1,2}[-/]\d{1,2}|\d{1,2}[-/]\d{1,2}[-/](?:13|14|25)\d{2})"
+    r"|(?:昭和|平成|令和|大正)\d{1,2}年\d{1,2}月\d{1,2}日|\d{1,2} tháng \d{1,2}(?: năm|,)? \d{4}|\d{1,2} เดือน? "
+    r"?\S{2,12} \d{4}|(?:13|14|25)\d{2}[-/]\d{1,2}[-/]\d{1,2}|\d{1,2}[-/]\d{1,2}[-/](?:13|14|25)\d{2})"
 )
 
 
@@ -240,51 +204,60 @@ _CODES = (
     r"|cryptogramme(?: visuel)?|код cvv|код cvc|安全码"
 )
 _ONE_TIME = (  # words for a code that is used once, before it or after it
-    r"\botp\b|one[- ]?time|verification|authentication code|auth code|2fa|mfa|two[- ]factor|\btotp\b|sms[- ]?code"
-    r"|login code|sign-?in code|security code|confirmation code|access code|passcode"
-    r"|bestätigungscode|sicherheitscode|einmal\w{0,10}|verifizierung\w{0,5}|\b[mi]?tan\b|anmeldecode|code de "
-    r"(?:vérification|sécurité|validation|confirmation|connexion)|usage unique|código de (?:verificación|seguridad"
-    r"|confirmación|acceso|un solo uso)|clave dinámica|código de (?:verificação|segurança|confirmação|acesso)"
-    r"|codice (?:di )?(?:verifica|sicurezza|conferma|otp|temporaneo|monouso)|verificatiecode|beveiligingscode"
-    r"|eenmalig\w{0,2}|bevestigingscode|kod (?:weryfikacyjny|jednorazowy|sms|potwierdzając\w|bezpieczeństwa"
-    r"|dostępu)|jednorazow\w{1,3}|ověřovací|jednorázov\w{1,3}|potvrzovací|verifieringskod|engångskod|säkerhetskod"
-    r"|bekräftelsekod"
-    r"|bekræftelseskode|engangskode|sikkerhedskode|bekreftelseskode|sikkerhetskode|engangspassord|vahvistuskoodi"
-    r"|kertakäyttö\w{0,8}|turvakoodi|doğrulama|onay kodu|tek kullanımlık|güvenlik kodu|код (?:подтверждения"
-    r"|доступа|из смс|безопасности|входа)|одноразов\w{2,3}|проверочн\w{2,3}|код (?:підтвердження|доступу|безпеки)"
-    r"|κωδικός (?:επαλήθευσης|μίας χρήσης|ασφαλείας|επιβεβαίωσης)|επαλήθευσης|رمز التحقق|كود التحقق|رمز التأكيد"
-    r"|رمز الدخول|کد تایید|کد تأیید|رمز یکبار|קוד ה?(?:אימות|חד[- ]פעמי|אבטחה|כניסה)|सत्यापन|ओटीपी|যাচাইকরণ|ওটিপি"
-    r"|验证码|校验码|驗證碼|动态码|認証コード|確認コード|ワンタイム|認証番号|인증번호|인증 ?코드|확인 ?코드"
-    r"|mã (?:xác nhận|xác thực|otp|bảo mật)|kode (?:verifikasi|otp|keamanan|konfirmasi)|รหัสยืนยัน|รหัส ?otp"
-    r"|megerősítő|ellenőrző kód|egyszer használatos|biztonsági kód|cod(?:ul)? de (?:verificare|securitate"
-    r"|confirmare)|kontrolni kod|potvrdni|jednokratni|код за потвърждение"
-)
-_CALLED_CODE = (  # what the letters "code" alone do not say
-    r"authenticator|2-?step|never share|not share|don'?t share|texted me"
+    r"\botp\b|one[- ]?time|verification|2fa|mfa|two[- ]factor|\btotp\b|passcode|einmal\w{0,10}|verifizierung"
+    r"|\b[mi]?tan\b|usage unique|un solo uso|monouso|eenmalig|jednor[aá]z|jednokrat|eng[åa]ng|kertakäyttö|tek kullanım"
+    r"|одноразов|проверочн|μίας χρήσης|یکبار|חד[- ]פעמי|ओटीपी|সত্যা|যাচাই|ওটিপি|ワンタイム|验证码|校验码|驗證碼|动态码"
+    r"|認証番号|인증번호|egyszer használ|authenticator|2-?step|never share|not share|don'?t share|texted me|geheimzahl"
+    r"|(?<![a-z])pin(?:[ -]?(?:code|nummer|number))?\b(?! (?:to|the|version|it|down)\b)[^\n.\d]{0,28}\d{4}|(?:alarm"
+    r"|tresor|digicode|haustür|gate|door)\w{0,6}(?: code)?[:=]? ?\d{4}|enter \S{4,9} to (?:log|sign|verif|confirm)"
     r"|(?:your|my|ihr|dein|mein|votre|mon|ton|je|uw|jouw|mijn|din|min) (?:(?!promo|discount|zip|post|area|error|status"
-    r"|exit|source|country|order)[\w-]{2,12}[ -])?"
-    r"(?:code|kode?)(?: (?:is|ist|lautet|est|är|er))?\W{1,4}(?:g-)?\d|\d\W{1,3}(?:is|ist|est) (?:your|my|ihr|dein"
-    r"|votre|ton) (?:\w{2,12}[ -])?code"
-    r"|\d es (?:tu|su) código|code (?:to|for) (?:log|sign|verif|confirm|unlock|access)\w*|code \S{4,9} to (?:log|sign"
-    r"|verif|confirm|unlock)"
-    r"|enter \S{4,9} to (?:log|sign|verif|confirm)|(?:door|gate|alarm|keypad|entry|unlock|backup|recovery|vault|locker"
-    r"|building|lock) codes?(?: is| are| ist)?\W{1,4}\d|(?:safe|lock|locker|padlock) combination(?: is)?\W{1,4}\d"
-    r"|token code|code (?:i got|they sent|you sent|from the app|by sms|by text)|got the code|geheimzahl|türcode"
-    r"|zugangscode"
-    r"|(?:tu|su|mi|seu|meu|teu) c[óo]digo (?:es|é)\b|(?:tuo|mio) codice|(?:twój|mój) kod (?:to|\d)|(?:váš|můj) kód"
-    r"|koodisi"
-    r"|kodunuz|kodun\b|kódod|kódja|codul|(?:ваш|твой|мой) код|ваш код|(?:ο )?κωδικός σας|رمزك|كود التفعيل|رمز التفعيل"
-    r"|הקוד שלך|आपका कोड|您的代码|あなたのコード|mã của bạn|kode anda|รหัสของคุณ"
+    r"|exit|source|country|order)[\w-]{2,12}[ -])?(?:code|kode?)(?: (?:is|ist|lautet|est|är|er))?\W{1,4}(?:g-)?\d"
+    r"|\d\W{1,3}(?:is|ist|est|es) (?:your|my|ihr|dein|votre|ton|tu|su) (?:\w{2,12}[ -])?c[oó]d"
 )
-_ONE_TIME_CUE = re.compile(f"{_ONE_TIME}|{_CALLED_CODE}")
-ONE_TIME = re.compile(
-    r"(?<![A-Za-z0-9_.,/$€£#-])(?<![0-9]:)(?:G-|FB-)?[0-9]{3}(?:[0-9]{1,5}|[ -][0-9]{3,4})(?![A-Za-z0-9_/:%$€£°-]|\.\d"
-    r"|,\d{3})"
+_ONE_TIME_CUE = re.compile(_ONE_TIME)
+_CODE = (
+    r"kod(?:e[nr]?|u|ot|a|i|un|om|unuz|et)?|k[óo]d(?:ja|om|ot|od)?|koodi\w{0,3}|codice|c[óo]digo|codul|κωδικ\w{1,2}"
+    r"|clave|mã|combination|kombination\w*|код\w{0,3}|пин\b|رمز|كود|کد|קוד|कोड|पिन|コード|코드"
+    r"|(?<![号條条编代源乱数扫])[码碼]|รหัส"
+)
+_CODE_WORD = re.compile(  # any word for a code; the first group is what makes it a code of something else
+    r"((?:promo\w*|discount|coupon|voucher|gift|rabatt\w*|zip|post\w{0,3}|area|error|status|exit|return|source|country"
+    r"|order|product|item|bar|qr|http|response|reason|fehler|erreur|errore?|kraj\w*|language|colou?r|byte|key|エラー"
+    r"|商品|hata|posta|indirim|ürün)[ -]?|de|en|uni|geo|op|trans|shell|char|bit)?"
+    rf"(?:pin(?![a-z])|code?(?! ?(?:review|base|path|style|block|snippet|freeze|owner|coverage|change|sample|gen|red))"
+    rf"|{_CODE})"
+    r"(?! ?(?:postal|fuente|fonte|source|d[ei'] ?(?:err|barr|desc)|promo|fiscal|sconto|errore|cliente?|prod|poczt|błęd"
+    r"|rabat|kresk|źród|chyb|ошиб|товар|стран|город|σφάλμ)|[a-z])"
+)
+_SENT = re.compile(  # how a code comes, what it opens, whose it is and what is done with it
+    r"\bsms|смс|\btext|\bmessage|nachricht|\bmail|whats|telegram|signal\b|\bapp\b|re[çc]u|received|\bgot\b|\bsent\b"
+    r"|erhalten|bekommen|gekommen|recib|lleg[óo]|cheg[ou]|receb|arrivat|ricevut|ontving|ontvangen|kreeg|gekregen"
+    r"|dosta[łl]|otrzyma|przysz|přiš|\bfi(?:c?k|kk)\b|\bsain\b|tuli|tullut|gel(?:di|en)|приш|получ|прий?шо?в|отрим"
+    r"|надійш|ήρθε|έλαβα|έστειλ|وصل|جاء|קיבלתי|הגיע|शेयर|आया|मिला|收到|发来|届い|受け取|받은|왔|온 |nhận|terima|kirim"
+    r"|ได้รับ|share|weiter|teil|partag|comp[aâ]rt|condiv|delen|deel|udostęp|sdíle|\bdela?\b|jaa|paylaş|никому|сообща"
+    r"|повідомл|תשתף|enter|eingeb|saisi|ingres|inser|wpisz|zadej|door|gate|alarm|entry|\btür|\btor\b|haus|garage"
+    r"|\bsafe\b|tresor|porta?\w{0,4}\b|immeuble|puerta|cancello|deur|poort|brama|drzwi|dveř|\bdör|\bdør|\bovi|kapı"
+    r"|двер|подъезд|домофон|сейф|сигнализ|πόρτα|συναγερμ|الباب|דלת|אזעקה|门|ドア|玄関|金庫|현관|문 |cửa|pintu|card"
+    r"|kart|carta|carte|tarjeta|cartão|kaart|kort|карт|bank|log[ -]?in|sign|verifi?[ce]|confirm|unlock|auth|token"
+    r"|backup|recovery|locker|vault|building|bestät|sicher|zugang|anmeld|s[ée]cur|connex|valida|acc?es|segur|conferm"
+    r"|sicur|tempor|din[áa]mic|bevestig|beveilig|weryf|potwierdz|bezpiecz|dostęp|ověř|potvr|säker|bekräft|sikk?er"
+    r"|bekr[æe]ft|vahvist|turva|doğrula|onay|güvenlik|подтв|безопас|вход|доступ|підтв|безпек|επαλήθ|ασφαλ|επιβεβ|تحقق"
+    r"|تأكيد|دخول|تفعيل|تا?أ?یید|אימות|אבטחה|כניסה|सत्याप|认证|認証|確認|인증|확인|xác|bảo mật|verifik|keaman|konfirm"
+    r"|ยืนยัน|megerős|ellenőrz|biztons|verific|kontroln|потвърж|\b(?:tu|su|mi|seu|meu|teu|tuo|mio|twój|mój|váš|můj|ваш"
+    r"|твой|мой|мій|bạn|anda|saya)\b|σας|μου|ك\b|שלך|שלי|आपका|您的|あなた|ของคุณ|koodisi|kodunuz|kodun\b|kódod|codul"
+)
+_TOLD_CODE = re.compile(  # a code is called so at once before it; the mere word "code" needs a verb
+    rf"(?:{_CODE}|[^\W\d_]{{4,}}code[sn]?)[^\n\d.!?]{{0,28}}\Z|(?<![a-z])code[sn]? (?:is|ist|est|lautet|was"
+    rf"|:)\W{{1,3}}\Z"
+)
+ONE_TIME = re.compile(  # a letter or digit first: the search skips to it
+    r"[0-9A-Z](?<![A-Za-z0-9_.,/$€£#-].)(?<![0-9]:.)(?:(?<=[0-9])[0-9](?:[0-9](?:[0-9]{1,5}|[ -][0-9]{3,4})|[ "
+    r"-][0-9]{2}[ -][0-9]{2})|(?:(?<=G)|(?<=F)B)-[0-9]{3}(?:[0-9]{1,5}|[ -][0-9]{3,4})"
+    r"|[A-Z0-9]{4,7}(?<![A-Z]{5}))(?![A-Za-z0-9_/:%$€£°-]|\.\d|,\d{3})"
 )
 _CARDS = (
-    r"card|visa|mastercard|amex|karte|kartennummer|carte|tarjeta|cart[aã]o|carta|kaart|karta"
-    r"|kort|kortti|kart|карт[аы]|кредитка|信用卡|卡号|カード|카드|بطاقة|כרטיס|thẻ|kartu|บัตร"
-    r"|कार्ड"
+    r"card|visa|mastercard|amex|karte|kartennummer|carte|tarjeta|cart[aã]o|carta|kaart|karta|kort|kortti|kart|карт[аы]"
+    r"|кредитка|信用卡|卡号|カード|카드|بطاقة|כרטיס|thẻ|kartu|บัตร|कार्ड"
 )
 _SSNS = r"ssn|social(?: security)?(?: number| no)?"
 _IPS = r"ip(?:v4|v6)?(?:[ -]?(?:address|adresse|adres|adress|addr|indirizzo))?"
@@ -344,12 +317,10 @@ _ACCOUNTS = (
 _PLATES = (
     r"licen[cs]e plate|number plate|plate(?: number| no)?|registration(?: number| plate)?|reg\. no|kennzeichen"
     r"|autokennzeichen|immatriculation|plaque(?: d'immatriculation)?|matr[íi]cula|placa|targa|kenteken|tablica "
-    r"rejestracyjna|rejestracj[ai]"
-    r"|nr rej\w{0,10}|spz|\brz\b|registreringsnummer|reg\.?nr|rekisterinumero|rekisterikilpi|plaka|rendsz[áa]m"
-    r"|[îi]nmatriculare|госномер|гос\. номер|номер (?:машины|автомобиля|авто)|πινακίδα|κυκλοφορίας|لوحة|اللوحة"
-    r"|السيارة|پلاک|רכב|לוחית(?: רישוי)?|गाड़ी नंबर|वाहन (?:संख्या|नंबर)|车牌(?:号码?)?|車牌"
-    r"|ナンバー(?:プレート)?|車両番号|차량번호"
-    r"|biển số(?: xe)?|plat nomor|nomor polisi|ทะเบียนรถ"
+    r"rejestracyjna|rejestracj[ai]|nr rej\w{0,10}|spz|\brz\b|registreringsnummer|reg\.?nr|rekisterinumero"
+    r"|rekisterikilpi|plaka|rendsz[áa]m|[îi]nmatriculare|госномер|гос\. номер|номер (?:машины|автомобиля|авто)|πινακίδα"
+    r"|κυκλοφορίας|لوحة|اللوحة|السيارة|پلاک|רכב|לוחית(?: רישוי)?|गाड़ी नंबर|वाहन (?:संख्या|नंबर)|车牌(?:号码?)?|車牌"
+    r"|ナンバー(?:プレート)?|車両番号|차량번호|biển số(?: xe)?|plat nomor|nomor polisi|ทะเบียนรถ"
 )
 
 
@@ -372,8 +343,7 @@ LABELS = (
     _label(
         "told_card",
         _CARDS,
-        "card|visa|amex|kart|carte|tarjeta|cart|kaart|kort|карт|кредитка|信用卡|卡号|カード"
-        "|카드|بطاقة|כרטיס|thẻ|บัตร|कार्ड",
+        "card|visa|amex|kart|carte|tarjeta|cart|kaart|kort|карт|кредитка|信用卡|卡号|カード|카드|بطاقة|כרטיס|thẻ|บัตร|कार्ड",
         lambda text: 13 <= _digits(text) <= 19 and luhn(text),
     ),
     _label(
@@ -411,20 +381,33 @@ _ID_OPENINGS = _openings(
 
 
 def one_time_codes(text: str) -> Iterator[Detection]:
-    """Codes that are used once: a few digits with a word for such a code shortly before or after."""
+    """Codes that are used once or open something: a few digits with words for such a code shortly before or after."""
     lower = ""
     for match in ONE_TIME.finditer(text):
         lower = lower or small(text)
         around = lower[max(0, match.start() - 48) : match.end() + 40]
         if NO_PERSON_END.search(lower[max(0, match.start() - 32) : match.start()]) or UNIT.match(lower, match.end()):
             continue
-        if _may_hold(around, _ONCE) and not YEAR.fullmatch(match.group()) and _ONE_TIME_CUE.search(around):
+        if around.isascii() and not any(map(around.__contains__, _CODE_HINTS)):
+            continue
+        if not YEAR.fullmatch(match.group()) and _is_code(around, lower, match.start()):
             yield Detection("password", *match.span())
 
 
-_ONCE = _openings(
-    _ONE_TIME, "otp one ver tan sms log sec con acc pas cod cla tem mon kod mfa tot mta fa sha aut com geh tür tex"
-)
+def _is_code(around: str, lower: str, start: int) -> bool:
+    if _ONE_TIME_CUE.search(around):
+        return True
+    words = list(_CODE_WORD.finditer(around))
+    if not words or any(word[1] for word in words):
+        return False
+    return bool(_TOLD_CODE.search(lower, max(0, start - 48), start) or _SENT.search(around))
+
+
+_CODE_HINT_WORDS = """
+cod kod koo kód cód pin otp one-time 2fa mfa totp factor tan einmal ver share geheim alarm tresor door gate
+enter combin kombin texted step authent usage uso jednor eng kerta tek
+"""
+_CODE_HINTS = tuple(_CODE_HINT_WORDS.split())
 UNIT = re.compile(
     r"\s?(?:ms|s|sec\w*|min\w*|hours?|days?|kb|mb|gb|items?|rows?|users?|bytes?|tokens?|percent|eur|usd|euros?"
     r"|dollars?|requests?|times|chars?|characters|words|lines|pages|people|steps|calls|errors?|points?)\b"
@@ -441,7 +424,7 @@ def labelled(text: str) -> Iterator[Detection]:
         if digits < 2 or (digits == 2 and not _CAPITALS.search(text, max(0, start - 4), end + 4)):
             continue
         lower = lower or small(text)
-        before = lower[max(0, start - WINDOW) : start]
+        before = _line_before(lower, start)
         may_be_id = _may_hold(before, _ID_OPENINGS)
         for label in LABELS:
             if any(hint in before for hint in label.hints) if label.hints else may_be_id:
@@ -454,7 +437,16 @@ def labelled(text: str) -> Iterator[Detection]:
 
 
 def _is_labelled(lower: str, start: int, said: str, label: NumberLabel) -> bool:
-    return label.test(said) and label.pattern.search(lower[max(0, start - WINDOW) : start]) is not None
+    return label.test(said) and label.pattern.search(_line_before(lower, start)) is not None
+
+
+_ASIDE = re.compile(r"\s\([\w. /-]{0,12}\d[\w. /-]{0,12}\)(?=\s?[:=])|[*\"'_]{0,2}\n[>\s\"'*]{0,4}\Z|</?\w{1,6}>")
+
+
+def _line_before(lower: str, start: int) -> str:
+    """What stands before a number as one line of words: passport_no, "passport (2019):", a line with a label alone."""
+    before = lower[max(0, start - WINDOW) : start]
+    return (_ASIDE.sub(" ", before) if "\n" in before or "(" in before or "<" in before else before).replace("_", " ")
 
 
 def _readings(text: str, start: int, end: int, label: NumberLabel) -> Iterator[tuple[int, str]]:
@@ -488,9 +480,8 @@ DATES: Mapping[str, Sign] = {
     ),
     "birth_after": sign(
         r"(?<![\d.])(?P<it>\d{1,2}[./-]\d{1,2}[./-](?:19|20)\d{2}|(?:19"
-        r"|20)\d{2}[-/.年년]\s?\d{1,2}[-/.月월]\s?\d{1,2}[日일]?)\s?(?:\(?(?:doğumlu|г\. "
-        r"?р\.|г\.р\.|生まれ|出生|생\b|출생|p\.? "
-        r"?rođ|született|doğum|में जन्म|को जन्म|geboren|születésű|\(?d\.?o\.?b|\(?date of birth|\(?birth)"
+        r"|20)\d{2}[-/.年년]\s?\d{1,2}[-/.月월]\s?\d{1,2}[日일]?)\s?(?:\(?(?:doğumlu|г\. ?р\.|г\.р\.|生まれ|出生|생\b"
+        r"|출생|p\.? ?rođ|született|doğum|में जन्म|को जन्म|geboren|születésű|\(?d\.?o\.?b|\(?date of birth|\(?birth)"
         r"|tarihinde doğ|में पैदा)",
         "г.р|г. р|生まれ|出生|생|जन्म|पैदा",
         words="doğumlu|doğum|született|rođ|doğmuş|doğdu|geboren|dob|birth",

@@ -71,26 +71,22 @@ PLACE_BEFORE = re.compile(
 INITIAL = re.compile(rf"(?<!\w){CAPITAL}\. ?(?:{CAPITAL}\. ?)?$")
 TAIL = re.compile(rf" {CAPITAL}\.(?!\w)")
 _INTRO = (
-    r"my name(?:'s| is)|ich hei(?:ß|ss)e|mein name ist|je m'appelle|mon nom est|me llamo|mi nombre es|(?:o )?meu "
-    r"nome é|me chamo|chamo-me|mi chiamo"
-    r"|il mio nome è|ik heet|mijn naam is|nazywam się|mam na imię|jmenuj[iu] se|jag heter|mitt namn är|jeg hedder"
-    r"|jeg heter|mit navn er"
-    r"|mitt navn er|nimeni on|benim adım|adım|ismim|a nevem|numele meu este|mă numesc|mă cheamă|(?:tên tôi|tôi "
-    r"tên) là|nama saya(?: adalah)?|zovem se|moje ime je"
-    r"|меня зовут|моё имя|мене звати|моє ім'я|казвам се|με λένε|ονομάζομαι|το όνομά μου είναι|اسمي(?: هو)?|نام من"
-    r"|اسم من|שמי|קוראים לי|השם שלי(?: הוא)?|मेरा नाम|আমার নাম|我叫|我的名字是|我是|私の名前は"
-    r"|わたしの名前は|私は|제 이름은|저는|ผมชื่อ"
+    r"my name(?:'s| is)|ich hei(?:ß|ss)e|mein name ist|je m'appelle|mon nom est|me llamo|mi nombre es|(?:o )?meu nome "
+    r"é|me chamo|chamo-me|mi chiamo|il mio nome è|ik heet|mijn naam is|nazywam się|mam na imię|jmenuj[iu] se|jag heter"
+    r"|mitt namn är|jeg hedder|jeg heter|mit navn er|mitt navn er|nimeni on|benim adım|adım|ismim|a nevem|numele meu "
+    r"este|mă numesc|mă cheamă|(?:tên tôi|tôi tên) là|nama saya(?: adalah)?|zovem se|moje ime je|меня зовут|моё имя"
+    r"|мене звати|моє ім'я|казвам се|με λένε|ονομάζομαι|το όνομά μου είναι|اسمي(?: هو)?|نام من|اسم من|שמי|קוראים לי"
+    r"|השם שלי(?: הוא)?|मेरा नाम|আমার নাম|我叫|我的名字是|我是|私の名前は|わたしの名前は|私は|제 이름은|저는|ผมชื่อ"
     r"|ฉันชื่อ|ดิฉันชื่อ|ชื่อของฉันคือ"
 )
 _NAMED = rf"(?P<it>{NAME}(?: (?:{CAPITAL}\.|(?:{PARTICLES} ){{0,2}}{NAME})){{0,2}})"
 _PAIR = rf"(?={NAME} (?:{PARTICLES} ){{0,2}}{NAME})"
 CUED = re.compile(
     rf"(?:\b(?:Mr|Mrs|Ms|Miss|Mx|Dr|Prof|Professor|Sir|Madame|Mme|Herrn?|Frau|Señora?|Sra?|Signora?|Monsieur)\.? "
-    rf"(?:(?:Dr|Prof)\.? )?"
-    rf"|\b(?:Dear|[Ss]incerely,|[Rr]egards,|[Rr]egards from|[Cc]heers,|Yours,)\s"
-    rf"|\b(?:[Nn]ame(?:'s| is|d|:|\"?: ?\"| =)|[Cc]alled|[Ii] am|[Ii]'m|[Tt]his is"
-    rf"|(?:[Cc]ustomer|[Pp]atient|[Cc]ontact|[Ee]mployee|[Cc]lient|[Aa]ttn|[Aa]ttention|[Aa]uthor|[Ss]igned)"
-    rf"(?: by)?:|[Ss]igned(?: by)?|[Ss]poke (?:to|with)|[Mm]et with) ?{_PAIR}){_NAMED}"
+    rf"(?:(?:Dr|Prof)\.? )?|\b(?:Dear|[Ss]incerely,|[Rr]egards,|[Rr]egards from|[Cc]heers,|Yours,)\s|\b(?:[Nn]ame(?:'s"
+    rf"| is|d|:|\"?: ?\"| =)|[Cc]alled|[Ii] am|[Ii]'m|[Tt]his is|(?:[Cc]ustomer|[Pp]atient|[Cc]ontact|[Ee]mployee"
+    rf"|[Cc]lient|[Aa]ttn|[Aa]ttention|[Aa]uthor|[Ss]igned)(?: by)?:|[Ss]igned(?: by)?|[Ss]poke (?:to|with)|[Mm]et "
+    rf"with) ?{_PAIR}){_NAMED}"
 )
 _CUES = """
 mr mrs ms miss mx dr prof professor sir madame mme herr herrn frau señor señora sr sra signor signora monsieur dear
@@ -101,25 +97,21 @@ CUES = frozenset(_CUES.split())  # a text without any of them has no announced n
 GREETINGS = frozenset({"regards", "sincerely", "cheers", "yours"})
 TWO = re.compile(rf"{CAPITAL}[\w.'’-]* (?:{PARTICLES} ){{0,2}}{CAPITAL}[^\W\d_]")  # two words with capitals
 _FAR_TITLES = (
-    "Mlle|Srta|Doña|Dña|Sig|Sig.ra|Dott|Dott.ssa|Dhr|Mevr|Mevrouw|Meneer|Pani|Paní|Fru|Hr|Sayın|Ông|Bà|Bapak|Ibu"
-    "|Pak|Dra|Senhor|Senhora"
-    "|Dona|г-н|г-жа|Господин|господин|господину|Госпожа|госпожа|Пан|пан|Пані|пані|Κύριος"
-    "|κύριος|κύριο|Κυρία|κυρία|κ|κα"
+    "Mlle|Srta|Doña|Dña|Sig|Sig.ra|Dott|Dott.ssa|Dhr|Mevr|Mevrouw|Meneer|Pani|Paní|Fru|Hr|Sayın|Ông|Bà|Bapak|Ibu|Pak"
+    "|Dra|Senhor|Senhora|Dona|г-н|г-жа|Господин|господин|господину|Госпожа|госпожа|Пан|пан|Пані|пані|Κύριος|κύριος"
+    "|κύριο|Κυρία|κυρία|κ|κα"
 )
 _FAR_GREETINGS = (
-    "Grüße,|Gruß,|Grüßen,|Cordialement,|cordialement,|Saludos,|saludos,|Atentamente,|Abraços,|Atenciosamente,"
-    "|Saluti,|saluti,|Groeten,|groet,|Pozdrawiam,|pozdravem,"
-    "|Hälsningar,|hälsningar,|Hilsen,|hilsen,|Terveisin,|terveisin,|Saygılarımla,|уважением,|повагою,|εκτίμηση,"
-    "|Üdvözlettel,|üdvözlettel,|stimă,|trọng,|Hormat saya,"
-    "|Lieber|Liebe|Cher|Chère|Querido|Querida|Estimado|Estimada|Caro|Cara|Gentile|Beste|Geachte|Drogi|Droga"
-    "|Szanowny|Szanowna|Kære|Kjære"
-    "|Уважаемый|Уважаемая|Дорогой|Дорогая|Шановний|Шановна|Αγαπητέ|Αγαπητή|Kedves|Dragă|Kính gửi"
+    "Grüße,|Gruß,|Grüßen,|Cordialement,|cordialement,|Saludos,|saludos,|Atentamente,|Abraços,|Atenciosamente,|Saluti,"
+    "|saluti,|Groeten,|groet,|Pozdrawiam,|pozdravem,|Hälsningar,|hälsningar,|Hilsen,|hilsen,|Terveisin,|terveisin,"
+    "|Saygılarımla,|уважением,|повагою,|εκτίμηση,|Üdvözlettel,|üdvözlettel,|stimă,|trọng,|Hormat saya,|Lieber|Liebe"
+    "|Cher|Chère|Querido|Querida|Estimado|Estimada|Caro|Cara|Gentile|Beste|Geachte|Drogi|Droga|Szanowny|Szanowna|Kære"
+    "|Kjære|Уважаемый|Уважаемая|Дорогой|Дорогая|Шановний|Шановна|Αγαπητέ|Αγαπητή|Kedves|Dragă|Kính gửi"
 )
 _FAR_FIELDS = (
     "Nom|Prénom|Nombre|Apellido|Apellidos|Nome|Cognome|Naam|Nachname|Vorname|Kunde|Kundin|Cliente|Paciente|Imię i "
-    "nazwisko|Nazwisko|Klient|Pacjent|Jméno|Zákazník|Namn|Kund|Navn|Nimi"
-    "|Asiakas|Ad Soyad|Müşteri|Név|Ügyfél|Nume|Họ và tên|Họ tên|Nama|Имя|ФИО|Клиент|Пациент|Ім'я|ПІБ|Клієнт|Όνομα"
-    "|Ονοματεπώνυμο|Πελάτης|Ime i prezime"
+    "nazwisko|Nazwisko|Klient|Pacjent|Jméno|Zákazník|Namn|Kund|Navn|Nimi|Asiakas|Ad Soyad|Müşteri|Név|Ügyfél|Nume|Họ "
+    "và tên|Họ tên|Nama|Имя|ФИО|Клиент|Пациент|Ім'я|ПІБ|Клієнт|Όνομα|Ονοματεπώνυμο|Πελάτης|Ime i prezime"
 )
 CUED_FAR = re.compile(
     rf"\b(?:(?:{_FAR_TITLES.replace('.', '[.]')})\.? (?:(?:Dr|Prof|Ing)\.? )?|(?:{_FAR_GREETINGS})\s"
@@ -153,8 +145,7 @@ _EAST = re.compile(
 )
 _HONORIFIC = re.compile(
     r"(?P<it>[\u3400-\u9fff\u30a0-\u30ff]{1,4})(?:さん|様|氏|君|ちゃん|先生|女士|小姐)|(?P<ko>[\uac00-\ud7a3]{2,4}) "
-    r"?(?:씨"
-    r"|님)(?![\uac00-\ud7a3]{2})"
+    r"?(?:씨|님)(?![\uac00-\ud7a3]{2})"
 )
 _NOBODY_WORDS = (
     "お客 客 皆 神 仕 同 模 各 奥 王 娘 息子 嫁 店員 医者 店主 有様 様 고객 선생 사장 교수 부장 "
@@ -431,9 +422,8 @@ def _told(text: str, start: int, end: int, *, is_sure: bool = False) -> Iterator
 
 
 WAYS = (
-    "Street|St|Avenue|Ave|Av|Road|Rd|Boulevard|Blvd|Lane|Ln|Drive|Dr|Court|Ct|Way|Place|Pl|Square|Sq|Terrace"
-    "|Parkway|Pkwy|"
-    "Highway|Hwy|Close|Crescent|Cres|Gardens|Row|Hill|Grove|Mews|Walk|Trail|Circle|Alley|Quay|Marg|Nagar|Layout"
+    "Street|St|Avenue|Ave|Av|Road|Rd|Boulevard|Blvd|Lane|Ln|Drive|Dr|Court|Ct|Way|Place|Pl|Square|Sq|Terrace|Parkway"
+    "|Pkwy|Highway|Hwy|Close|Crescent|Cres|Gardens|Row|Hill|Grove|Mews|Walk|Trail|Circle|Alley|Quay|Marg|Nagar|Layout"
     "|Colony|Sector|Phase|Cross|Main"
 )
 TOWN = (
@@ -442,18 +432,16 @@ TOWN = (
 )
 POSTAL = (
     r"(?:[A-Z]{1,3}[ -])?(?:\d{5}-\d{3,4}|\d{4}-\d{3}|\d{3}-\d{4}|\d{3}[ -]\d{2,3}|\d{2}-\d{3}|\d{4} [A-Z]{2}"
-    r"|\d{4,7})(?!\d)"
-    r"|[A-Z]{1,2}\d[A-Z\d]? ?\d[A-Z]{2}\b|[A-Z]\d[A-Z] ?\d[A-Z]\d\b|[A-Z]\d{2} ?[A-Z\d]{4}\b"
+    r"|\d{4,7})(?!\d)|[A-Z]{1,2}\d[A-Z\d]? ?\d[A-Z]{2}\b|[A-Z]\d[A-Z] ?\d[A-Z]\d\b|[A-Z]\d{2} ?[A-Z\d]{4}\b"
 )
 FLAT = (
     r"(?:,? (?:Apt|Apartment|Suite|Ste|Unit|Flat|Floor|Fl|Bldg|Building|#|bus|app|byt|lok|m|kv"
     r"|Wohnung|Top|Esc|Piso|Bloco|apto?|appartement|interno|int|sc|et|ap|bl)\.? ?[\w-]{1,6})"
 )
 AFTER = (
-    rf"{FLAT}{{0,2}}(?:,? \d{{1,2}}[º°ª.]? ?[A-Za-z]{{0,4}}\b(?=,))?"
-    rf"(?:(?:,\s{{0,2}}| [-–] ?|\s)(?:(?:{POSTAL})(?:,? [-–]?\s?{TOWN}(?: \([A-Z]{{2}}\))?)?|(?:(?<=[,–-]\s)"
-    rf"|(?<=\n)){TOWN}(?:,?\s(?:[A-Z]{{2,3}}\s)?(?:{POSTAL}))?|(?:(?<=,\s)|(?<=\n)){TOWN}"
-    rf"|(?<=[,–-]\s)[A-Z]{{2,3}}\b)){{0,4}}"
+    rf"{FLAT}{{0,2}}(?:,? \d{{1,2}}[º°ª.]? ?[A-Za-z]{{0,4}}\b(?=,))?(?:(?:,\s{{0,2}}| [-–] ?|\s)(?:(?:{POSTAL})(?:,? "
+    rf"[-–]?\s?{TOWN}(?: \([A-Z]{{2}}\))?)?|(?:(?<=[,–-]\s)|(?<=\n)){TOWN}(?:,?\s(?:[A-Z]{{2,3}}\s)?(?:{POSTAL}))?"
+    rf"|(?:(?<=,\s)|(?<=\n)){TOWN}|(?<=[,–-]\s)[A-Z]{{2,3}}\b)){{0,4}}"
 )
 _EAST_WAYS = (
     r"〒?\s?\d{3}-\d{4}[\s,]{0,2}[\u3400-\u9fff][^\s、。,;\"')]{3,50}(?:\s[^\s、。,;\"')]{1,20}\d{1,4}号?室?)?"
@@ -472,12 +460,11 @@ _EAST_WAYS = (
     rf"|будинок)?\.?\s?\d{{1,4}}[а-яa-z]?(?:/\d+)?(?:,?\s(?:корп|к|стр)\.?\s?\d{{1,3}})?(?:,?\s(?:кв|оф"
     rf"|квартира)\.?\s?\d{{1,4}})?(?:,\s(?:г\.\s|м\.\s)?{TOWN})?(?:,\s\d{{5,6}})?"
     r"|(?:\d{1,4}\s)?(?:شارع|طريق|حي|خیابان|بلوار)\s[\u0600-\u06ff ]{2,40}?(?:[،,]?\s?(?:رقم|عمارة|شقة|مبنى"
-    r"|پلاک)?\s?\d{1,5})(?:[،,]\s[\u0600-\u06ff ]{2,20}\d{0,6}){0,3}"
-    r"|\d{1,4}\s(?:شارع|طريق)\s[\u0600-\u06ff ]{2,30}(?:[،,]\s?[\u0600-\u06ff ]{2,20}\d{0,6}){0,3}"
-    r"|(?:רחוב|רח'|שדרות|שד'|דרך)\s[א-ת \"'-]{2,25}\s?\d{1,4}(?:,?\s?דירה \d{1,3})?(?:,\s?[א-ת "
-    r"-]{2,18})?(?:,?\s?\d{5,7})?"
-    r"|\d{1,4}(?:/\d{1,4})?\s(?:หมู่ ?\d{0,2}\s?)?(?:ถนน|ซอย|ถ\.|ซ\.)\s?[\u0e00-\u0e7f\d ]{2,60}(?:\d{5})?"
-    r"|(?:मकान|प्लॉट|फ्लैट|घर)[\u0900-\u097f .]{0,12}\d{1,5}[^\n।;]{2,70}?\d{6}"
+    r"|پلاک)?\s?\d{1,5})(?:[،,]\s[\u0600-\u06ff ]{2,20}\d{0,6}){0,3}|\d{1,4}\s(?:شارع|طريق)\s[\u0600-\u06ff "
+    r"]{2,30}(?:[،,]\s?[\u0600-\u06ff ]{2,20}\d{0,6}){0,3}|(?:רחוב|רח'|שדרות|שד'|דרך)\s[א-ת "
+    r"\"'-]{2,25}\s?\d{1,4}(?:,?\s?דירה \d{1,3})?(?:,\s?[א-ת -]{2,18})?(?:,?\s?\d{5,7})?"
+    r"|\d{1,4}(?:/\d{1,4})?\s(?:หมู่ ?\d{0,2}\s?)?(?:ถนน|ซอย|ถ\.|ซ\.)\s?[\u0e00-\u0e7f\d ]{2,60}(?:\d{5})?|(?:मकान"
+    r"|प्लॉट|फ्लैट|घर)[\u0900-\u097f .]{0,12}\d{1,5}[^\n।;]{2,70}?\d{6}"
 )
 NUMBERED = re.compile(  # a house or box number: few digits alone, or a number word
     r"[\dFOT](?:(?<=\d)(?<![\w.-].)\d{0,5}[^\W\d_]?(?!\w)|(?<=O)ne|(?<=T)(?:wo|hree|en)|(?<=F)(?:our|ive))"
@@ -490,9 +477,8 @@ _BEFORE_WAY = re.compile(
 )
 _BEFORE_RUE = re.compile(r"\d(?: ?[A-D])?,? (?:(?:bis|ter),? )?(?:rue|av|bo|bd|pl|ch|al|im|qu|ro|co|sq|pa)")
 _AFTER_STREET = re.compile(  # the last letters of a street's word before a number
-    r"[0-9](?<= [0-9])(?<=(?:aße|sse|tr\.|weg|Weg|atz|lee|ing|amm|fer|aat|aan|ein|cht|ade|gel|ijk|tan|gen|änd|ata"
-    r"|ate|ten|vei|ien|vej|llé|atu|tie|uja"
-    r"|lku|tca| út|tér|rút| u\.|ice|stí|kak|ağı|esi|ad\.|sk\.) [0-9])"
+    r"[0-9](?<= [0-9])(?<=(?:aße|sse|tr\.|weg|Weg|atz|lee|ing|amm|fer|aat|aan|ein|cht|ade|gel|ijk|tan|gen|änd|ata|ate"
+    r"|ten|vei|ien|vej|llé|atu|tie|uja|lku|tca| út|tér|rút| u\.|ice|stí|kak|ağı|esi|ad\.|sk\.) [0-9])"
 )
 _ARTICLE = re.compile(rf"[AIZUH](?<!\w.)(?:m|n der|n den|uf der|uf dem|n der|um|ur|nter den|inter der) {CAPITAL}")
 _CAPITAL_NUMBER = re.compile(r"[0-9](?:(?<=[^\W\d_] [0-9])|(?<=[^\W\d_], [0-9])|(?<=[º°.#] [0-9])|(?<=[º°.#][0-9]))")
@@ -511,9 +497,8 @@ HOUSES: Mapping[str, Sign] = {
         trait=_BEFORE_WAY,
     ),
     "french_address": sign(
-        rf"(?<![\w.-])\d{{1,4}}(?: ?[A-D])?,? (?:(?:bis|ter),? )?(?:rue|avenue|av\.|boulevard|bd|place|chemin"
-        rf"|allée|impasse|quai|route|cours|square|passage) "
-        rf"(?:de |du |des |la |le |les |l['’]|d['’])*{TOWN}{AFTER}",
+        rf"(?<![\w.-])\d{{1,4}}(?: ?[A-D])?,? (?:(?:bis|ter),? )?(?:rue|avenue|av\.|boulevard|bd|place|chemin|allée"
+        rf"|impasse|quai|route|cours|square|passage) (?:de |du |des |la |le |les |l['’]|d['’])*{TOWN}{AFTER}",
         words="rue|avenue|av|boulevard|bd|place|chemin|allée|impasse|quai|route|cours|square|passage",
         trait=_BEFORE_RUE,
     ),
@@ -591,11 +576,10 @@ _ADDRESSES = (
     r"|כתובת|पता|ঠিকানা|地址|住址|住所|주소|ที่อยู่|آدرس|نشانی"
 )
 _LIVES = (
-    r"(?:lives?|living|resides?|residing|located|stays) at|wohnhaft(?: in)?|wohn[et]{1,2}(?: "
-    r"in| an)?|habite(?: au| à)?|vivo en|vive en|moro n[ao]|mora n[ao]|abit[oa] in|woon(?:t)? "
-    r"(?:op|aan|in)|mieszka[m]? (?:przy|na)|bydl[íi][m]?|bor (?:på|i)|asu[un]{1,2}|oturuyor\w*"
-    r"|lakik|lakom|locuie\w{2,4}|sống tại|tinggal di|прожива\w{2,4}|живу|живет|(?:ship|send|deliver"
-    r"|mail)(?: it| this| the package)? to"
+    r"(?:lives?|living|resides?|residing|located|stays) at|wohnhaft(?: in)?|wohn[et]{1,2}(?: in| an)?|habite(?: au| "
+    r"à)?|vivo en|vive en|moro n[ao]|mora n[ao]|abit[oa] in|woon(?:t)? (?:op|aan|in)|mieszka[m]? (?:przy|na)"
+    r"|bydl[íi][m]?|bor (?:på|i)|asu[un]{1,2}|oturuyor\w*|lakik|lakom|locuie\w{2,4}|sống tại|tinggal di|прожива\w{2,4}"
+    r"|живу|живет|(?:ship|send|deliver|mail)(?: it| this| the package)? to"
 )
 PLACES: Mapping[str, Sign] = {
     **HOUSES,
@@ -605,11 +589,10 @@ PLACES: Mapping[str, Sign] = {
         rf"|\"<>{{}}]{{8,150}}?)(?=[.!?]?(?:[\n;|\"<>]|$)|[.!?]\s)",
         "地址|住址|住所|주소|ที่อยู่|पता|ঠিকানা",
         words="address|adress|adresse|dirección|direccion|domicilio|endereço|endereco|morada|indirizzo|residenza"
-        "|adres|adresa|anschrift|wohnhaft|wohne|wohnt|osoite|cím|lakcím|địa|alamat"
-        "|адрес|адреса|адресе|διεύθυνση|العنوان|عنوان|כתובת|آدرس|نشانی|lives|live|living|reside|resides|residing"
-        "|located|stays|habite|vivo|vive|moro|mora|abito|abita|woon|woont|mieszka|mieszkam"
-        "|bydlí|bydlím|bor|asun|asuu|oturuyor|oturuyorum|lakik|lakom|locuiesc|locuiește|sống|tinggal|проживает"
-        "|проживаю|живу|живет|ship|send|deliver|mail",
+        "|adres|adresa|anschrift|wohnhaft|wohne|wohnt|osoite|cím|lakcím|địa|alamat|адрес|адреса|адресе|διεύθυνση"
+        "|العنوان|عنوان|כתובת|آدرس|نشانی|lives|live|living|reside|resides|residing|located|stays|habite|vivo|vive|moro"
+        "|mora|abito|abita|woon|woont|mieszka|mieszkam|bydlí|bydlím|bor|asun|asuu|oturuyor|oturuyorum|lakik|lakom"
+        "|locuiesc|locuiește|sống|tinggal|проживает|проживаю|живу|живет|ship|send|deliver|mail",
         trait=NUMBERED,
         test=lambda text: _is_place(text),
         any_case=True,

@@ -28,7 +28,7 @@ import orjson
 
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.trace import NEUTRAL, ModelCall, Span, ToolCall
-from holdfast.privacy import detect, numbers, people, spelling
+from holdfast.privacy import detect, numbers, people, spelling, told
 from holdfast.privacy.detect import Detection
 
 K = TypeVar("K", str, bytes)
@@ -58,6 +58,7 @@ ENCODED = "encoded"  # the class of everything else that is written in base 64, 
 CLASSES = frozenset({*WORDS.values(), ENCODED})
 SEARCH = detect.Search(detect.SECRETS, detect.ASSIGNED, detect.PERSONAL, detect.WIDE, people.PLACES, numbers.DATES)
 KEY_SEARCH = detect.Search(detect.SECRETS)
+HEAD_CELL = re.compile(r"[\w .-]{0,24}")
 LONGEST_HEAD = 400  # characters of a table's first line
 LONG_DIGITS = re.compile(r"(?<!\d)\d(?:[ -]?\d){12,18}(?!\d)")
 NEAR, CUE_BEFORE, CUE_AFTER = 60, 40, 20  # characters in which something makes a weak hit a hit
@@ -67,9 +68,8 @@ PSEUDONYM = re.compile(rf"<(?:{'|'.join(RANK)}):[0-9a-f]{{{DIGITS}}}>")
 PLAIN = frozenset({"role", "type", "id", "tool_call_id"})  # fields that link the parts of a conversation
 KEYS = {  # keys of JSON objects that say what their value is
     "assigned_secret": re.compile(
-        r"(?:.*_)?(?:password|passwd|passphrase|passwort|pwd|pass|secret|api_?key|secret_?key|private_?key"
-        r"|access_?key|credentials?"
-        r"|mot_de_passe|contraseña|senha|wachtwoord|hasło|heslo|lösenord|cvv|cvc|otp|pin)|(?:.*_)token|authorization"
+        rf"(?:.*_)?(?:{detect.PASSWORDS}|{detect.FAR}|secret|api_?key|secret_?key|private_?key|access_?key|credentials?"
+        r"|mot_de_passe|cvv|cvc|otp|pin|pat)|(?:.*_)token|authorization"
     ),
     "told_phone": re.compile(r"(?:.*_)?(?:phone|mobile|telephone|fax|cell)(?:_?(?:number|no))?"),
     "address": re.compile(r"(?:.*_)?(?:address|street)(?:_?(?:line)?_?\d)?"),
@@ -82,6 +82,19 @@ KEYS = {  # keys of JSON objects that say what their value is
     ),
     "birth_date": re.compile(r"(?:.*_)?(?:dob|birth_?date|birthday|date_of_birth|born(?:_on)?)"),
 }
+NAMING = (
+    "name",
+    "key",
+    "label",
+    "field",
+    "title",
+    "question",
+    "selector",
+    "placeholder",
+)  # keys whose value says what the value beside it is
+NAMED = frozenset({"value", "content", "default", "val", "answer", "text"})
+TABLE_HEAD = re.compile(r"[,;|\t][ \"']{0,2}(?:passw\w{2,6}|pwd)[ \"']{0,2}[,;|\t\r\n]", re.IGNORECASE)
+HAS_DIGIT, LONGEST_LABELLED = re.compile("[0-9]"), 64  # characters of a value that is read behind its key
 LEAST_NUMBER, MOST_NUMBER = 10**8, 10**4000  # smaller numbers are harmless; larger ones Python does not print
 LEAST_SECRET = 6  # characters: shorter ones are replaced only where they were found
 MOST_KEPT = 4_000_000  # characters of remembered texts: a conversation comes again with every turn
@@ -381,13 +394,15 @@ class _Pass:
     def _object(self, value: Mapping[str, Any]) -> dict[str, Any]:
         out: dict[str, Any] = {}
         times = Counter[str]()
+        names = () if "role" in value else NAMING
+        called_so = next((name for key in names if isinstance(name := value.get(key), str)), "")
         for key, item in value.items():
             called = once = self._replaced(key)
             while called in out:  # two spellings of one thing
                 times[once] += 1
                 called = f"{once}'{times[once] if times[once] > 1 else ''}"
             is_kept = self._is_chat and key in PLAIN and isinstance(item, str) and _is_plain(item)
-            out[called] = item if is_kept else self.value(item, key)
+            out[called] = item if is_kept else self.value(item, called_so if key in NAMED and called_so else key)
         return out
 
     def _text(self, text: str, key: str) -> str:
@@ -399,7 +414,11 @@ class _Pass:
         if _looks_like_json(text):
             with suppress(ValueError, RecursionError):
                 return self._json(text)
-        return self._replaced(text)
+        replaced = self._replaced(text)
+        if key and key not in NAMED and replaced == text and len(text) <= LONGEST_LABELLED and HAS_DIGIT.search(text):
+            label = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", " ", key) + ": "
+            return self._replaced(label + text).removeprefix(label) if not self._scrub.detections(label) else text
+        return replaced
 
     def _json(self, text: str) -> str:
         """Scrubs a JSON text; it is rewritten only if something in it was replaced."""
@@ -526,20 +545,27 @@ def _all(text: str, *, is_encoded: bool) -> list[Detection]:
 
 
 def _columns(text: str) -> Iterator[Detection]:
-    """Values in a table whose first line calls them a password, a name, an id: commas, semicolons, tabs or bars."""
-    head, _, rest = text.partition("\n")
+    """Values in a table whose head calls them a password, a name, an id: commas, semicolons, tabs or bars. The head is
+    the first line, or the first that has a column of passwords; words before it may stand in its line."""
+    at = 0
+    if ("pass" in text or "Pass" in text) and (found := TABLE_HEAD.search(text)):
+        at = text.rfind("\n", 0, found.start() + 1) + 1
+    head, _, rest = text[at:].partition("\n")
     divider = next((mark for mark in ("\t", ";", "|", ",") if mark in head), None)
-    if divider is None or not rest:
+    if divider is None or not rest or len(head) > LONGEST_HEAD:
         return
-    kinds = [_means(cell.strip(" \"'")) for cell in head.split(divider)]
-    if not any(kinds) or len(head) > LONGEST_HEAD:
-        return
-    at = len(head) + 1
-    for line in rest.split("\n"):
+    heads = [cell.strip(" \"'\r") for cell in head.split(divider)]
+    kinds = list(map(_means, heads)) if at == 0 or all(map(HEAD_CELL.fullmatch, heads[1:])) else []
+    at += len(head) + 1
+    for line in rest.split("\n") if any(kinds) else ():
         cells, start = line.split(divider), at
-        for kind, cell in zip(kinds, cells, strict=False):
+        more = max(0, len(kinds) - len(cells))  # words before the head
+        for kind, cell in zip(kinds[more:], cells, strict=False):
             value = cell.strip(" \"'\r")
-            if kind is not None and len(cells) == len(kinds) and set(value) - set("-: ") and _fits(kind, value):
+            is_row = len(cells) == len(kinds) or (
+                len(cells) > 2 and kind == "assigned_secret" and detect.is_password(value)
+            )
+            if kind is not None and is_row and set(value) - set("-: ") and _fits(kind, value):
                 begin = start + cell.index(value)
                 yield Detection(kind, begin, begin + len(value))
             start += len(cell) + len(divider)
@@ -563,6 +589,8 @@ def _within(text: str) -> list[Detection]:
         *numbers.ids(text),
         *numbers.labelled(text),
         *numbers.one_time_codes(text),
+        *told.passwords(text),
+        *told.keys(text),
         *_columns(text),
     ]
     weak = list[Detection]()
@@ -594,7 +622,7 @@ def _plain(word: str, text: str) -> str:
 
 def _told(key: str, text: str) -> str | None:
     """The kind of a value by its key; None if the key does not say or the value does not fit."""
-    kind = _means(key)
+    kind = _means(key) or _means(key.replace(" ", "_"))
     if kind is None or not any(map(str.isalnum, PSEUDONYM.sub("", text))):
         return None
     return kind if _fits(kind, text) else None

@@ -16,23 +16,9 @@ from unicodedata import combining, is_normalized, normalize
 from urllib.parse import unquote_to_bytes
 
 ZEROS = (
-    0x660,
-    0x6F0,
-    0x7C0,
-    0x966,
-    0x9E6,
-    0xA66,
-    0xAE6,
-    0xB66,
-    0xBE6,
-    0xC66,
-    0xCE6,
-    0xD66,
-    0xE50,
-    0xED0,
-    0xF20,
-    0x1040,
-)
+    0x660, 0x6F0, 0x7C0, 0x966, 0x9E6, 0xA66, 0xAE6, 0xB66, 0xBE6, 0xC66, 0xCE6,
+    0xD66, 0xE50, 0xED0, 0xF20, 0x1040,
+)  # fmt: skip
 ALIKE = {zero + n: str(n) for zero in (*ZEROS, 0x17E0, 0x1810) for n in range(10)} | {
     **dict.fromkeys([*range(0x2010, 0x2016), 0x2212], "-"),
     **dict.fromkeys(map(ord, "“”„‟«»「」『』"), '"'),
@@ -61,21 +47,8 @@ LOOKALIKES = str.maketrans(
 )
 MIXED = re.compile(r"[A-Za-z]{2}[\u0370-\u052f]|[\u0370-\u052f][A-Za-z]{2}")
 APART_HINT = re.compile(r" [!-~] [!-~] [!-~] [!-~]")
-KEY_BEGINS = (
-    "ghp_",
-    "gho_",
-    "ghs_",
-    "github_pat_",
-    "glpat-",
-    "sk-",
-    "sk_live_",
-    "xox",
-    "AKIA",
-    "AIza",
-    "hf_",
-    "npm_",
-    "eyJ",
-)
+_KEY_BEGINS = "ghp_ gho_ ghs_ github_pat_ glpat- sk- sk_live_ xox AKIA AIza hf_ npm_ eyJ"
+KEY_BEGINS = tuple(_KEY_BEGINS.split())
 APART = re.compile(r"(?<!\S)[!-~](?: [!-~]){5,}(?!\S)")
 DIVIDED = re.compile(
     r"(?:\n|\\|[\"'])(?<=[\w-]{6}[\n\\\"'])(?:(?<=\n)|(?<=\\)\r?\n"
