@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.parts import canaries
+from benchmarks.parts.planted import planted as planted_items
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.trace import NEUTRAL, ModelCall, Span, SpanEvent, SpanKind, ToolCall
 from holdfast.policies import tokens
@@ -66,6 +67,16 @@ def test_forms_that_were_learnt_from_misses_stay_found_and_clean_talk_comes_thro
 
 
 # Pseudonyms.
+
+
+def test_a_text_may_end_anywhere_in_a_secret_or_a_name() -> None:
+    """A Korean name of three letters at the end of a text ended scrubbing itself."""
+    for name in ("강민준", "김서연", "정하은"):
+        assert name not in SCRUB.text(f"담당자: {name}")
+    for item in planted_items(1500, 5):
+        end = item.text.index(item.secret) + len(item.secret)
+        for cut in (end - 1, end, end + 1):
+            SCRUB.text(item.text[:cut])
 
 
 def test_one_thing_has_one_pseudonym_in_every_spelling_and_none_without_the_key() -> None:

@@ -371,7 +371,7 @@ def _eastern(text: str, run: re.Match[str]) -> Iterator[Detection]:
     """Chinese, Japanese and Korean names: the family name first, then a given one."""
     said = run.group()
     if said[0] >= "\uac00":
-        for size in (3, 4):
+        for size in range(3, min(len(said), 4) + 1):
             if said[0] in _OTHER_FAMILY and said[1:size] in _HANGUL_GIVEN and _PARTICLE.match(said, size):
                 yield Detection("name", run.start(), run.start() + size)
         return
