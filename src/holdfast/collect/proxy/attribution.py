@@ -76,7 +76,11 @@ def from_headers(headers: Mapping[bytes, bytes]) -> Identity:
 
 
 def _beside(headers: Mapping[bytes, bytes]) -> dict[str, Any]:
-    return {"sequence": _sequence(headers), "trace": _text(headers, TRACE, longest=LONGEST_TEXT), "tag": tag_of(headers)}
+    return {
+        "sequence": _sequence(headers),
+        "trace": _text(headers, TRACE, longest=LONGEST_TEXT),
+        "tag": tag_of(headers),
+    }
 
 
 def tag_of(headers: Mapping[bytes, bytes]) -> str | None:
