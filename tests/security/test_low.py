@@ -13,8 +13,10 @@ import requests
 
 from holdfast.collect.gym import vector_env
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.lines import say
 from holdfast.contracts.settings import load_settings
 from holdfast.operate import app as control_room
+from holdfast.policies import causal_lm
 from holdfast.privacy.scrub import Scrub
 from holdfast.store.store import Store
 from holdfast.town import record, rules
@@ -110,3 +112,16 @@ def test_no_page_is_shown_within_another() -> None:
     for policy in (townpage.CSP, control_room.auth_middleware.CSP):
         assert "frame-ancestors 'none'" in policy and "base-uri 'none'" in policy
     assert townpage.SAFE["X-Frame-Options"] == "DENY"
+
+
+def test_an_error_does_nothing_to_a_terminal_but_appear(capsys: pytest.CaptureFixture[str]) -> None:
+    """It may name what an agent or a file said."""
+    say("task \x1b]0;owned\x07: fails\x9b31m")
+    assert capsys.readouterr().err == "task �]0;owned�: fails�31m\n"
+
+
+@pytest.mark.parametrize("name", ["../elsewhere.safetensors", "/dev/zero", "deeper/model.safetensors"])
+def test_an_index_of_weights_names_only_what_lies_beside_it(name: str, tmp_path: Path) -> None:
+    (tmp_path / causal_lm.INDEX).write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(BadInput, match="does not lie beside it"):
+        list(causal_lm.tensors_of(tmp_path))
