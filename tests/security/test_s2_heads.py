@@ -116,8 +116,7 @@ class Loop:
         if scope["path"] == "/still":
             self.is_still.set()
             self.goes_on.wait(30.0)
-        while not self.may_read.is_set():
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(self.may_read.wait, 30.0)
         size, more = 0, True
         while more:
             message = await receive()

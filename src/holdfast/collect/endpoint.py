@@ -229,7 +229,7 @@ class RequestReader:
         takes_gzip: bool = False,
         is_admitted: bool = False,
     ) -> bytes:
-        """The body of an admitted request of one of these media types, as it came; `unpack` takes it out of its gzip."""
+        """The body of an admitted request of one of these media types, as it came; `unpack` undoes its gzip."""
         if not is_admitted:
             self.admit(http_request)
         if media_type_of(http_request) not in media_types:

@@ -42,7 +42,8 @@ class LimitedProtocol(HttpToolsProtocol):
     """A connection within limits. uvicorn has none: it waits for ever, and keeps heads and trailers of any size.
 
     Where a server is full, the connection that has waited longest for a request makes room, or else for the rest of
-    one; where all heads together are too large, the one with the largest does. While too much of bodies waits for the application, nothing is read.
+    one; where all heads together are too large, the one with the largest does. While too much of bodies waits for
+    the application, nothing is read.
     """
 
     wait_s = WAIT_S
