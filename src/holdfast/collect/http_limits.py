@@ -56,7 +56,9 @@ class LimitedProtocol(HttpToolsProtocol):
     _has_moved = False  # a request began or ended, or a part of its body came, in these bytes
     _trailers = 0
     _status = 400
-    _is_full = False  # of all connections of a server: nothing is read
+    # Of all connections of a server:
+    _arrived = 0  # bytes of bodies since it was last counted how many wait; it takes a while to count them
+    _is_full = False  # nothing is read
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -143,7 +145,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._has_moved = True
         super().on_body(body)
-        if self._untaken > SLICE:
+        server = type(self)
+        server._arrived += len(body)
+        if server._arrived > ALL_BODIES:
             self._limit_bodies()
 
     @property
@@ -153,7 +157,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def _limit_bodies(self) -> None:
         """The loop reads from many before any of their requests is looked at, also from those that are refused."""
         every, server = self._all(), type(self)
-        if sum(one._untaken for one in every) > ALL_BODIES:
+        server._arrived = sum(one._untaken for one in every)
+        if server._arrived > ALL_BODIES:
             self.flow.pause_reading()
             if not server._is_full:
                 server._is_full = True
