@@ -10,6 +10,7 @@ import ipaddress
 import resource
 from typing import Any
 
+import httptools
 from starlette.requests import Request as HttpRequest
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -105,7 +106,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _let_go(self) -> None:
         """Hangs up and forgets at once what came: the loop reads from many others before it ends this connection."""
-        self._head, self.headers, self.parser = 0, [], None
+        self._head, self.headers, self.parser = 0, [], httptools.HttpRequestParser(self)
         self.transport.abort()
 
     def refuse(self, status: int) -> None:
@@ -183,7 +184,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._since = self.loop.time()
         if self.cycle.response_complete:
-            self.cycle.body = b""  # of a request that was refused unread
+            self.cycle.body = bytearray()  # of a request that was refused unread
         super().on_response_complete()
 
     def pause_writing(self) -> None:
