@@ -1,7 +1,7 @@
 """How much memory each attack of the security review takes from a server, above what it has at rest.
 
-A proxy with a token runs in a process of its own; its own kernel's figures tell its peak. Every attack is by a stranger
-without the token, but for those on spans, whose sender has it.
+A proxy with a token, or the control room, runs in a process of its own; its own kernel's figures tell its peak. Every
+attack is by a stranger without the token, but for those on spans, whose sender has it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 import multiprocessing
+import os
 import resource
+import signal
 import socket
 import tempfile
 import time
@@ -37,29 +39,37 @@ MEANINGS = {
     "values_mb": "32 MiB of empty objects as spans",
     "text_mb": "8 MiB of one text as a span",
     "bodies_mb": "200 strangers, each with a body of 8 MiB",
+    "burst_mb": "1,000 bodies of 240 kB that come while the server stands still",
+    "room_heads_mb": "400 connections to the control room, each with 60 KiB of a head",
+    "room_logins_mb": "1,000 logins at the control room that do not end, 64 kB each",
+    "room_burst_mb": "1,000 logins of 240 kB that come while the control room stands still",
 }
+ROOM = "room_"
 
 
-def serve(pipe: Connection, folder: str) -> None:
+def serve(pipe: Connection, folder: str, is_room: bool) -> None:
     from holdfast.collect import endpoint
     from holdfast.collect.otlp.take import SpanReceiver, routes
     from holdfast.collect.proxy.app import app
     from holdfast.collect.proxy.upstream import Upstream
+    from holdfast.operate.app import app as room
     from holdfast.store.store import open_store
 
     with open_store(Path(folder) / "store.sqlite") as store, endpoint.listen("127.0.0.1", 0, token=TOKEN) as place:
         taker = SpanReceiver(store, clock=time.time)
-        made = app(store, [Upstream("http://127.0.0.1:9")], token=TOKEN, routes=routes(taker, token=TOKEN))
+        proxy = app(store, [Upstream("http://127.0.0.1:9")], token=TOKEN, routes=routes(taker, token=TOKEN))
+        made = room(store) if is_room else proxy
         pipe.send(place.getsockname()[1])
         asyncio.run(endpoint.server(made).serve(sockets=[place]))
 
 
 @contextmanager
-def server() -> Iterator[tuple[int, int]]:
+def server(is_room: bool) -> Iterator[tuple[int, int]]:
     """The process and the port of a fresh server."""
     ours, theirs = multiprocessing.Pipe()
     with tempfile.TemporaryDirectory() as folder:
-        process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs, folder), daemon=True)
+        given = (theirs, folder, is_room)
+        process = multiprocessing.get_context("spawn").Process(target=serve, args=given, daemon=True)
         process.start()
         try:
             assert process.pid is not None
@@ -77,8 +87,8 @@ def status_mb(pid: int, name: str) -> float:
 
 
 class Attacker:
-    def __init__(self, port: int, held: ExitStack) -> None:
-        self._port, self._held = port, held
+    def __init__(self, pid: int, port: int, held: ExitStack) -> None:
+        self._pid, self._port, self._held = pid, port, held
 
     def connect(self) -> socket.socket:
         return self._held.enter_context(socket.create_connection(("127.0.0.1", self._port), timeout=20.0))
@@ -91,6 +101,17 @@ class Attacker:
             if answered:
                 peer.recv(65536)
         return peer
+
+    def burst(self, head: bytes, body: bytes, count: int) -> None:
+        """All at once: the server finds them when it goes on."""
+        peers = [self.connect() for _ in range(count)]
+        time.sleep(0.5)
+        os.kill(self._pid, signal.SIGSTOP)
+        for peer in peers:
+            peer.setblocking(False)
+            with suppress(OSError):  # no more goes into its buffer
+                peer.send(head + body)
+        os.kill(self._pid, signal.SIGCONT)
 
     def spans(self, body: bytes, *, packed: bool = False) -> None:
         head = SPANS + b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body)
@@ -110,9 +131,17 @@ def attacks(scale: int) -> dict[str, Callable[[Attacker], Any]]:
     little = b'{"resourceSpans":[' + b"{}," * (32 * 2**20 // 3 - 20) + b"{}]}"
     chunked = b"POST /v1/traces HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-A: "
     plain = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8388608\r\n\r\n"
+    login = (
+        b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 8388608\r\n\r\n"
+    )
+
+    def heads(by: Attacker) -> None:
+        for _ in range(400):
+            by.send(HELLO, b"X-A: ", PIECE[:61440], answered=False)
+
     return {
         "head": lambda by: by.send(HELLO, b"X-A: ", *[PIECE] * (4096 // scale)),
-        "heads": lambda by: [by.send(HELLO, b"X-A: ", PIECE[:61440], answered=False) for _ in range(400)],
+        "heads": heads,
         "trailers": lambda by: by.send(chunked, *[PIECE] * (4096 // scale)),
         "pipelined": lambda by: [by.send((HELLO + b"\r\n") * 10_000, answered=False) for _ in range(200 // scale)],
         "idle": lambda by: [by.connect() for _ in range(3000 // scale)],
@@ -120,6 +149,10 @@ def attacks(scale: int) -> dict[str, Callable[[Attacker], Any]]:
         "values": lambda by: [by.spans(little) for _ in range(3)],
         "text": lambda by: by.spans(body_of(b"lorem ipsum " * (8 * 2**20 // 12))),
         "bodies": lambda by: [by.send(plain, *[PIECE] * 64) for _ in range(200 // scale)],
+        "burst": lambda by: by.burst(plain, PIECE * 4, 1000),
+        "room_heads": heads,
+        "room_logins": lambda by: [by.send(login, PIECE[:64000], answered=False) for _ in range(1000)],
+        "room_burst": lambda by: by.burst(login, PIECE * 4, 1000),
     }
 
 
@@ -128,8 +161,8 @@ def measure(quick: bool) -> Figures:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 8192)), hard))
     found: dict[str, float] = {}
     for name, attack in attacks(4 if quick else 1).items():
-        with server() as (pid, port), ExitStack() as held:
-            by = Attacker(port, held)
+        with server(name.startswith(ROOM)) as (pid, port), ExitStack() as held:
+            by = Attacker(pid, port, held)
             by.send(HELLO + b"\r\n")
             rest = status_mb(pid, "VmRSS")
             attack(by)

@@ -15,6 +15,7 @@ from holdfast.contracts.evidence import (
     Verdict,
     comparison_row,
 )
+from holdfast.contracts.lines import printable
 from holdfast.operate import proof_view
 from holdfast.operate.proof_view import GateCriterion, MetricSequence
 from tests.operate.views import course, view
@@ -64,7 +65,7 @@ def test_a_reader_is_warned_of_reasons_that_turn_safety_round() -> None:
 
 def test_texts_are_as_exact_as_they_need_to_be_and_break_no_line() -> None:
     assert [proof_view.p(value) for value in (0.00001, 0.0031, 0.5, 1.0)] == ["< 0.0001", "0.0031", "0.50", "1.00"]
-    assert proof_view.printable("a\nb\u202ec\ud800\x00é漢") == "a�b�c��é漢"
+    assert printable("a\nb\u202ec\ud800\x00é漢") == "a�b�c��é漢"
     assert proof_view.short("x" * 50, 10) == "x" * 9 + "…" and proof_view.short("x" * 10, 10) == "x" * 10
 
 

@@ -12,9 +12,12 @@ import pytest
 import requests
 
 from holdfast.collect.gym import vector_env
+from holdfast.collect.rows import read_rows
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.lines import say
 from holdfast.contracts.settings import load_settings
 from holdfast.operate import app as control_room
+from holdfast.policies import causal_lm
 from holdfast.privacy.scrub import Scrub
 from holdfast.store.store import Store
 from holdfast.town import record, rules
@@ -110,3 +113,32 @@ def test_no_page_is_shown_within_another() -> None:
     for policy in (townpage.CSP, control_room.auth_middleware.CSP):
         assert "frame-ancestors 'none'" in policy and "base-uri 'none'" in policy
     assert townpage.SAFE["X-Frame-Options"] == "DENY"
+
+
+def test_an_error_does_nothing_to_a_terminal_but_appear(capsys: pytest.CaptureFixture[str]) -> None:
+    """It may name what an agent or a file said."""
+    say("task \x1b]0;owned\x07: fails\x9b31m")
+    assert capsys.readouterr().err == "task �]0;owned�: fails�31m\n"
+
+
+@pytest.mark.parametrize("name", ["../elsewhere.safetensors", "/dev/zero", "deeper/model.safetensors"])
+def test_an_index_of_weights_names_only_what_lies_beside_it(name: str, tmp_path: Path) -> None:
+    (tmp_path / causal_lm.INDEX).write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(BadInput, match="does not lie beside it"):
+        list(causal_lm.tensors_of(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json"])
+def test_a_task_with_5000_digits_is_one_error_of_ours(kind: str, tmp_path: Path) -> None:
+    path, item = tmp_path / f"tasks.{kind}", f'{{"a": {"1" * 5000}}}'
+    path.write_text(f"[{item}]" if kind == "json" else item)
+    with pytest.raises(BadInput, match="has a number of 5000 digits; write it as text"):
+        list(read_rows(path))
+
+
+def test_a_csv_of_very_many_columns_is_read_at_once(tmp_path: Path) -> None:
+    path, many = tmp_path / "tasks.csv", range(30_000)
+    path.write_text(f"{','.join(f'c{n}' for n in many)}\n{','.join('1' for _ in many)}\n")
+    began = time.monotonic()
+    assert len(next(iter(read_rows(path))).data) == 30_000
+    assert time.monotonic() - began < 2.0

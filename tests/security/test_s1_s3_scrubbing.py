@@ -42,3 +42,11 @@ async def test_s3_whoever_asks_meanwhile_is_answered(text: str) -> None:
         await asyncio.sleep(0.01)
         worst = max(worst, time.monotonic() - began)
     assert worst < 2.0  # 159 s once, when it ran on the event loop
+
+
+def test_a_secret_that_goes_on_in_the_next_part_of_a_message_is_kept_in_neither() -> None:
+    parts = [SECRETS[1][:30], SECRETS[1][30:60], SECRETS[1][60:]]
+    content = [{"type": "text", "text": one} for one in ("my key is " + parts[0], parts[1], parts[2] + " and no more")]
+    said = ModelCall(model="m", messages=({"role": "user", "content": content},), response={"content": "Yes."})
+    kept = str(Scrub(b"k" * 32).call(said).messages)
+    assert not [one for one in parts if one in kept] and "and no more" in kept

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -22,6 +23,7 @@ from holdfast.store.store import Store
 from tests.collect.proxy.far import Road, asking, road, running
 from tests.operate.room import listening
 from tests.security.conftest import KEY, TOKEN, nobody
+from tests.security.raw import connect, push
 
 NS = 10**9
 ME = {"Authorization": f"Bearer {TOKEN}"}
@@ -131,3 +133,27 @@ def test_an_attempt_with_5000_digits_is_not_found(at: Road) -> None:
     url = f"{at.url}/rollout/{at.attempt.rollout}/attempt/{'1' * 5000}"
     assert call(url, **ME).status_code == 404
     assert tell(url, **ME).status_code == 404
+
+
+@pytest.mark.parametrize("digits", ["0" * 5000, "0" * 21 + "9" * 30], ids=["5,000 zeros", "more than 64 bits"])
+def test_a_sequence_of_many_digits_is_no_failure_of_ours(at: Road, digits: str) -> None:
+    """It was: a stranger without a token filled the log with tracebacks."""
+    answer = call(f"{at.url}{at.path.partition('/v1/')[0]}", **{"x-sequence-id": digits})
+    assert answer.status_code in (400, 401)
+    own = address(at, at.attempt)
+    assert call(own, **ME, **{"x-sequence-id": digits}).status_code == (400 if "9" in digits else 200)
+
+
+def test_a_trace_id_is_not_longer_than_its_call(at: Road) -> None:
+    assert call(address(at, at.attempt), **ME, **{"x-trace-id": "a" * 60_000}).status_code == 400
+
+
+def test_an_agent_that_sends_its_spans_slowly_keeps_no_other_waiting(at: Road, file_store: Store) -> None:
+    other = running(file_store)
+    slow = f"POST {urlsplit(address(at, at.attempt)).path}/v1/traces HTTP/1.1\r\nHost: localhost\r\n"
+    with connect(at.url) as peer:
+        push(peer, [f"{slow}Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{{".encode()])
+        time.sleep(0.2)
+        began = time.monotonic()
+        assert tell(address(at, other)).status_code == 200
+        assert time.monotonic() - began < 10.0

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.artifacts import Artifact
+from holdfast.contracts.commands import Role
 from holdfast.contracts.errors import StoreCorrupt, StoreError
 from holdfast.contracts.release import PolicyKind
 from holdfast.contracts.rollout import AttemptState, RolloutState
@@ -176,7 +177,7 @@ def test_every_part_is_looked_at(store: Store) -> None:
     names = (
         "runs leases rollouts attempts spans signals budgets steps scorings checkpoints releases trials labels guards"
     )
-    names += " sources arms flags judgements orders recorded tasks scored recount ledger blobs weights"
+    names += " sources arms flags judgements orders recorded noted tasks scored recount ledger blobs weights"
     only = ["file", "references"] if store.db.engine.name == "sqlite" else []
     assert [part.name for part in check(store)] == [*only, *names.split()]
 
@@ -192,7 +193,10 @@ def tried(name: str) -> str:
 ALSO = {
     "leases": {"attempts"},
     "steps": {"references", "recorded"},
-    "trials": {"references"},
+    "trials": {"references", "noted"},
+    "arms": {"noted"},
+    "flags": {"noted"},
+    "checkpoints": {"sources"},
     "releases": {"sources", "recount"},
     "sources": {"recount"},
 }
@@ -326,9 +330,19 @@ def test_a_flag_or_a_trial_that_cannot_be_read_is_found(store: Store) -> None:
     serving(store)
     damage(store, "UPDATE flags SET body = '{}'", "UPDATE trials SET arms = '[]'")
     found = broken(store)
-    assert set(found) == {"arms", "flags"}
+    assert set(found) == {"arms", "flags", "noted"}
     assert found["flags"][0].startswith("a stored flag: cannot be read: ")
     assert found["arms"][0].startswith("a stored trial: cannot be read: ")
+
+
+@pytest.mark.parametrize("kind", ["token", "run", "trial", "flag", "release"])
+def test_an_entry_of_the_ledger_that_cannot_be_read_is_found(store: Store, kind: str) -> None:
+    """A check that ends at the first record that was forged says nothing of the others."""
+    serving(store)
+    begin(store, Clock())
+    store.tokens.add("ann", Role.VIEWER, "a" * 64, 1.0).result()
+    damage(store, f"UPDATE ledger SET body = '{{' WHERE kind = '{kind}'")
+    assert {"ledger"} < set(broken(store))
 
 
 def test_references_to_nothing_are_found_in_a_file(files: Files, clock: Clock) -> None:

@@ -27,6 +27,8 @@ WHOLE = {  # these look at much on purpose, or at tables that stay small
     "runs.WITH_SOME": "a check of everything",
     "runs.WITH_ENTRIES": "a check of everything",
     "runs.FIRST": "a check of everything",
+    "runs.RUNS_NOTED": "a check of everything",
+    "runs.EVERY_RUN": "a check of everything",
     "scorings.EVERY": "a check of everything",
     "scorings.NOTED": "a check of everything",
     "scorings.PRUNED": "a check of everything",

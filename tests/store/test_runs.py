@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 from holdfast.contracts.errors import BadInput, IllegalMove, NotFound, StaleLease, StoreError
 from holdfast.contracts.run import DesiredState, Process, RunRecord, RunState, WorkerRecord
 from holdfast.store.runs import HELD, DesiredStates
+from holdfast.store.sql import to_json
 from holdfast.store.store import Store, open_store
 from tests.collect.scene import PATIENCE_S, until
 from tests.conftest import Clock
@@ -42,7 +44,8 @@ def test_a_new_run_is_numbered_and_noted(store: Store, clock: Clock) -> None:
     assert run == RunRecord(id="run-1-xyz", project="default", **given, **states, **times)
     assert store.runs.get(run.id) == run
     assert store.runs.queue_limit(run.id) == 7
-    assert bodies(store, run.id) == [("run", "me", {"begin": "optimize", "model_ref": "m-1"})]
+    settings = hashlib.sha256(to_json(given["settings"]).encode()).hexdigest()
+    assert bodies(store, run.id) == [("run", "me", {"begin": "optimize", "model_ref": "m-1", "settings": settings})]
 
 
 def test_a_run_is_found_by_the_beginning_of_its_name(store: Store, clock: Clock) -> None:

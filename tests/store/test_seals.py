@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from holdfast.contracts.artifacts import Artifact
 from holdfast.contracts.commands import Role
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.policy import Checkpoint
+from holdfast.contracts.release import PolicyKind
 from holdfast.contracts.rollout import Task
 from holdfast.contracts.run import RunState
 from holdfast.store.check import Sealed, check
@@ -19,7 +24,7 @@ from tests.conftest import Files
 from tests.store.scene import serving
 from tests.store.tamper import damage, rewrite
 
-HASH = "ab" * 32
+HASH, SHA256 = "ab" * 32, hashlib.sha256(b"weights").hexdigest()
 
 
 @pytest.fixture
@@ -41,9 +46,25 @@ def sealed(tmp_path: Path, files: Files, key: Path, monkeypatch: pytest.MonkeyPa
     store.tokens.rotate("tok-3", HASH, "ann", 3.0, grace_s=10.0).result()
     run = store.runs.begin(kind="k", model_ref="m", settings={}, salt="s", who="t", now=1.0).result().id
     store.queue.enqueue(run, [Task(name=f"t{n}", input={"n": n}) for n in range(3)], now=1.0).result()
+    grown(store)
     store.runs.end(run, RunState.COMPLETED, who="t", now=2.0).result()
     store.ledger.append("note", {"n": 1}, who="ann", now=9.0).result()
     return store
+
+
+def grown(store: Store) -> None:
+    """A version with weights and one with texts; the trial is over."""
+    about: dict[str, Any] = {"algorithm": "grpo", "policy_version": "c1", "global_step": 1, "created_at": 1.0}
+    weights = store.folder / "c1"
+    weights.mkdir()
+    (weights / "w.safetensors").write_bytes(b"weights")
+    artifact = Artifact(uri="c1", sha256=SHA256)
+    made = Checkpoint(id="c1", episode_count=0, mean_reward=0.0, artifact=artifact, **about)
+    store.checkpoints.add(made, now=1.0).result()
+    texts = store.versions.publish({"a": 1}, now=1.0).result().version
+    for source in ("checkpoint:c1", f"resources:{texts}"):
+        store.releases.add(policy="grown", kind=PolicyKind.WEIGHTS, source=source, who="ann", now=1.0).result()
+    store.trials.end("t", who="ann", why="over", now=2.0).result()
 
 
 def found(store: Store, how: Sealed) -> list[str]:
@@ -94,6 +115,44 @@ ATTACKS: dict[str, tuple[Callable[[Store], None], str, str]] = {
         ),
         "",
         "token tok-9: is not in the ledger",
+    ),
+    "token gone": (
+        lambda s: damage(s, "DELETE FROM tokens WHERE key = 1"),
+        "",
+        "token tok-1: is in the ledger, and not",
+    ),
+    "weights": (
+        lambda s: damage(s, f"UPDATE checkpoints SET sha256 = '{HASH}', body = replace(body, '{SHA256}', '{HASH}')"),
+        "",
+        "its source checkpoint:c1 is not what it was",
+    ),
+    "weights beside their record": (lambda s: damage(s, "UPDATE checkpoints SET uri = 'x'"), "", "is of another"),
+    "texts": (
+        lambda s: damage(s, "UPDATE resources SET body = '{\"a\":2}'"),
+        "",
+        "resources-1: are not what they were",
+    ),
+    "settings": (lambda s: damage(s, "UPDATE runs SET settings = '{\"a\":1}'"), "", "its settings is not what"),
+    "end of a run": (
+        lambda s: damage(s, "UPDATE runs SET state = 'failed'"),
+        "",
+        "its state is not what the ledger has",
+    ),
+    "kill switch": (
+        lambda s: damage(s, "UPDATE flags SET body = replace(body, 'false', 'true')"),
+        "",
+        "flag beta: is not",
+    ),
+    "flag gone": (lambda s: damage(s, "DELETE FROM flags"), "", "flag beta: is in the ledger, and not in the store"),
+    "trial": (
+        lambda s: damage(s, "UPDATE trials SET settings = '{\"a\":1}'"),
+        "",
+        "trial t: is not what the ledger has",
+    ),
+    "trial open again": (
+        lambda s: damage(s, "UPDATE trials SET ended_at = NULL"),
+        "",
+        "trial t: is not what the ledger",
     ),
     "task": (lambda s: damage(s, "UPDATE rollouts SET input = '{\"n\":7}' WHERE key = 2"), "", "a task was changed"),
     "task gone": (lambda s: damage(s, "DELETE FROM rollouts WHERE key = 2"), "", "has 2 of its 3 tasks"),

@@ -14,6 +14,7 @@ from typer import Argument, Option
 from holdfast.cli import show
 from holdfast.cli.options import Limit, Output, RolloutText, RunText, StoreOptions, Text
 from holdfast.contracts.errors import NotFound
+from holdfast.contracts.lines import printable
 from holdfast.contracts.rollout import OutcomeKind, RolloutState, Split, outcome_kind
 from holdfast.contracts.run import DesiredState, RunState
 from holdfast.contracts.task import asked_of
@@ -222,7 +223,7 @@ def _tracebacks(page: list[Span]) -> Iterator[str]:
         text = span.attributes.get(TRACEBACK)
         if isinstance(text, str):
             yield f"\n{span.seq} {show.one_line(span.name)}:"
-            yield from map(show.printable, text.splitlines())
+            yield from map(printable, text.splitlines())
 
 
 def _answer_text(response: Mapping[str, Any]) -> str:

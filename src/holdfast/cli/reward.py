@@ -33,7 +33,7 @@ from holdfast.cli.options import (
 from holdfast.cli.show import count, fold, one_line, pairs
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.judgement import EvalItem, Label, Maker, Role
-from holdfast.contracts.lines import folded, say
+from holdfast.contracts.lines import folded, printable, say
 from holdfast.contracts.records import decode
 from holdfast.contracts.reward import TURN_REWARD, TURN_SOURCES, RewardBreakdown, RewardTerm
 from holdfast.contracts.task import asked_of
@@ -375,7 +375,7 @@ def _show(artefact: EvalItem, doubt: ReviewRequest, place: str) -> None:
         if text or title == "answer":
             print(f"{title}:")
             for line in text[:LONGEST].splitlines() or ["(nothing)"]:
-                print(f"  {show.printable(line)}")
+                print(f"  {printable(line)}")
             if len(text) > LONGEST:
                 print(f"  … and {len(text) - LONGEST} more characters")
     if known is not None:

@@ -173,7 +173,10 @@ def _run(
                 beside.cancel()
                 await asyncio.gather(beside, return_exceptions=True)
 
-    asyncio.run(main())
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
 
 
 PROXY_HOST, PROXY_PORT, TIMEOUT_MS, STATE_DIR = "127.0.0.1", 8788, 30_000, Path(".holdfast")

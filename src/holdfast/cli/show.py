@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.contracts.lines import WIDTH, folded
+from holdfast.contracts.lines import WIDTH, folded, printable
 from holdfast.contracts.records import encode
 
 if TYPE_CHECKING:
@@ -108,11 +108,6 @@ def one_line(value: object, most: int = LONGEST_TEXT) -> str:
     if not isinstance(value, str):
         value = str(value) if isinstance(value, int) else json.dumps(value, ensure_ascii=False)
     return printable(" ".join(value[:most].split()))
-
-
-def printable(line: str) -> str:
-    """A line that does nothing to a terminal but appear."""
-    return "".join(letter if letter.isprintable() else "�" for letter in line)
 
 
 def local_time(at: float | None) -> str:

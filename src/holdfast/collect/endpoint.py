@@ -229,65 +229,51 @@ class RequestReader:
         takes_gzip: bool = False,
         is_admitted: bool = False,
     ) -> bytes:
-        """The body of an admitted request of one of these media types, unpacked."""
+        """The body of an admitted request of one of these media types, as it came; `unpack` undoes its gzip."""
         if not is_admitted:
             self.admit(http_request)
         if media_type_of(http_request) not in media_types:
             raise HTTPException(415, f"Content-Type must be {' or '.join(media_types)}")
-        encoding = (
-            http_request.headers.get("content-encoding", "identity").strip().lower() if takes_gzip else "identity"
-        )
-        if encoding not in ("identity", "gzip"):
+        if takes_gzip and (encoding := encoding_of(http_request)) not in ("identity", "gzip"):
             raise HTTPException(415, f"Content-Encoding {encoding} is unknown; send gzip, or plain")
-        largest = self._largest
-        if encoding == "identity":
-            return await read_body(http_request, largest=largest, wait_s=self._wait_s)
-        return await read_body(http_request, largest=largest, wait_s=self._wait_s, unpack=Unpacker(largest))
+        return await read_body(http_request, largest=self._largest, wait_s=self._wait_s)
+
+    def unpack(self, http_request: HttpRequest, body: bytes) -> bytes:
+        """The body of a request that may be packed. It takes a while: call it in a thread."""
+        return unpacked(body, self._largest) if encoding_of(http_request) == "gzip" else body
 
 
-async def read_body(http_request: HttpRequest, *, largest: int, wait_s: float, unpack: Unpacker | None = None) -> bytes:
-    """The body of a request, within the limits of size and time; unpacked part by part as it comes."""
+async def read_body(http_request: HttpRequest, *, largest: int, wait_s: float) -> bytes:
+    """The body of a request, within the limits of size and time."""
     body = BytesIO()  # gives its bytes without another copy of them
     try:
         async with asyncio.timeout(wait_s):
             async for part in http_request.stream():
-                # A part takes a while to unpack, and others wait for this loop.
-                body.write(part if unpack is None else await asyncio.to_thread(unpack.add, part))
+                body.write(part)
                 if body.tell() > largest:
                     raise HTTPException(413, f"the request is larger than {largest} bytes; send less")
-            if unpack is not None:
-                unpack.close()
     except TimeoutError:
         late = f"the request did not come within {wait_s:g} s; send it again"
         raise HTTPException(408, late, {"Connection": "close"}) from None
     return body.getvalue()
 
 
-class Unpacker:
-    """A body out of its gzip, part by part: never more of it than allowed, and never much more than was sent."""
-
-    def __init__(self, largest: int) -> None:
-        self._gzip, self._largest, self._packed, self._out = zlib.decompressobj(wbits=31), largest, 0, 0
-
-    def add(self, packed: bytes) -> bytes:
-        self._packed += len(packed)
-        most = LEAST_UNPACKED + self._packed * MOST_UNPACKED
-        try:
-            body = self._gzip.decompress(packed, min(self._largest, most) - self._out + 1)
-        except zlib.error as error:
-            raise BadInput("request", why=f"is not gzip: {error}") from None
-        self._out += len(body)
-        if max(self._packed, self._out) > self._largest:
-            raise HTTPException(413, f"the request is larger than {self._largest} bytes; send less")
-        if self._out > most:
-            raise HTTPException(413, f"the request is packed more than {MOST_UNPACKED} times; send it plain")
-        if self._gzip.unused_data:
-            raise BadInput("request", why="goes on after the end of its gzip")
-        return body
-
-    def close(self) -> None:
-        if not self._gzip.eof:
-            raise BadInput("request", why="is cut short: its gzip has no end")
+def unpacked(packed: bytes, largest: int) -> bytes:
+    """A body out of its gzip: never more of it than allowed, and never much more than was sent."""
+    gzip, most = zlib.decompressobj(wbits=31), LEAST_UNPACKED + len(packed) * MOST_UNPACKED
+    try:
+        body = gzip.decompress(packed, min(largest, most) + 1)
+    except zlib.error as error:
+        raise BadInput("request", why=f"is not gzip: {error}") from None
+    if len(body) > largest:
+        raise HTTPException(413, f"the request is larger than {largest} bytes; send less")
+    if len(body) > most:
+        raise HTTPException(413, f"the request is packed more than {MOST_UNPACKED} times; send it plain")
+    if not gzip.eof:
+        raise BadInput("request", why="is cut short: its gzip has no end")
+    if gzip.unused_data:
+        raise BadInput("request", why="goes on after the end of its gzip")
+    return body
 
 
 RANGES = {
@@ -538,6 +524,10 @@ async def _failed(http_request: HttpRequest, error: Exception) -> Response:
 
 async def _left(http_request: HttpRequest, error: Exception) -> Response:
     return Response(status_code=NOBODY)
+
+
+def encoding_of(http_request: HttpRequest) -> str:
+    return http_request.headers.get("content-encoding", "identity").strip().lower()
 
 
 def media_type_of(http_request: HttpRequest) -> str:

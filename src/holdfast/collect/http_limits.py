@@ -10,7 +10,9 @@ import ipaddress
 import resource
 from typing import Any
 
+import httptools
 from starlette.requests import Request as HttpRequest
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 WAIT_S = 30.0  # for the head of a request, and for its body
@@ -18,6 +20,8 @@ UNREAD_S = 60.0  # that a client may leave an answer unread
 LARGEST_HEAD = 64 * 1024  # bytes of a head, or of the trailers
 MOST_HEADERS = 100
 ALL_HEADS = 16 * 2**20  # bytes of unfinished heads of one server
+ALL_BODIES = 16 * 2**20  # bytes of bodies that came and that nobody has taken; beyond them nothing is read
+LOOK_S = 0.005  # until it is looked whether they were taken
 MOST_CONNECTIONS = 1024
 SPARE_FILES = 128  # that stay for the store and for upstreams
 SLICE, BODY_SLICE = 4096, 64 * 1024  # bytes of a head, and of a body, that are parsed at once
@@ -38,8 +42,9 @@ def address_of(http_request: HttpRequest) -> str:
 class LimitedProtocol(HttpToolsProtocol):
     """A connection within limits. uvicorn has none: it waits for ever, and keeps heads and trailers of any size.
 
-    Where a server is full, the connection that has waited longest for a request makes room; where all heads together
-    are too large, the one with the largest does.
+    Where a server is full, the connection that has waited longest for a request makes room, or else for the rest of
+    one; where all heads together are too large, the one with the largest does. While too much of bodies waits for
+    the application, nothing is read.
     """
 
     wait_s = WAIT_S
@@ -52,25 +57,31 @@ class LimitedProtocol(HttpToolsProtocol):
     _has_moved = False  # a request began or ended, or a part of its body came, in these bytes
     _trailers = 0
     _status = 400
+    # Of all connections of a server:
+    _arrived = 0  # bytes of bodies since it was last counted how many wait; it takes a while to count them
+    _is_full = False  # nothing is read
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._since = self.loop.time()
         if len(self.connections) > self.most_connections:
-            waiting = [one for one in self._others() if one.is_waiting]
+            others = [one for one in self._all() if one is not self]
+            waiting = [one for one in others if one.is_waiting or one.cycle.more_body]
             if not waiting:
                 self.refuse(503)
                 return
-            min(waiting, key=lambda one: one._since).transport.abort()
+            min(waiting, key=lambda one: (not one.is_waiting, one._since))._let_go()
         self._expect()
 
     @property
     def is_waiting(self) -> bool:
         """Whether no request is being answered."""
-        return (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing()  # type: ignore[redundant-expr]
+        return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]
 
-    def _others(self) -> list[LimitedProtocol]:
-        return [one for one in self.connections if isinstance(one, LimitedProtocol) and one is not self]
+    def _all(self) -> list[LimitedProtocol]:
+        """The open connections of this server."""
+        found = [one for one in self.connections if isinstance(one, LimitedProtocol)]
+        return [one for one in found if not one.transport.is_closing()]
 
     def data_received(self, data: bytes) -> None:
         start = 0
@@ -89,9 +100,14 @@ class LimitedProtocol(HttpToolsProtocol):
             self._expect()
 
     def _limit_heads(self) -> None:
-        heads = {one: one._head for one in (*self._others(), self)}
-        if sum(heads.values()) > ALL_HEADS:
-            max(heads, key=lambda one: one._head).transport.abort()
+        every = self._all()
+        if sum(one._head for one in every) > ALL_HEADS:
+            max(every, key=lambda one: one._head)._let_go()
+
+    def _let_go(self) -> None:
+        """Hangs up and forgets at once what came: the loop reads from many others before it ends this connection."""
+        self._head, self.headers, self.parser = 0, [], httptools.HttpRequestParser(self)
+        self.transport.abort()
 
     def refuse(self, status: int) -> None:
         """Answers and hangs up."""
@@ -120,6 +136,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._relax()
+        self._since = self.loop.time()
         self._has_moved = self._is_body = True
         if len(self.pipeline) >= MOST_PIPELINED:
             self._status = 503
@@ -129,6 +146,36 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._has_moved = True
         super().on_body(body)
+        server = type(self)
+        server._arrived += len(body)
+        if server._arrived > ALL_BODIES:
+            self._limit_bodies()
+
+    @property
+    def _untaken(self) -> int:
+        return 0 if self.cycle is None else len(self.cycle.body)  # type: ignore[redundant-expr]
+
+    def _limit_bodies(self) -> None:
+        """The loop reads from many before any of their requests is looked at, also from those that are refused."""
+        every, server = self._all(), type(self)
+        server._arrived = sum(one._untaken for one in every)
+        if server._arrived > ALL_BODIES:
+            self.flow.pause_reading()
+            if not server._is_full:
+                server._is_full = True
+                for one in every:
+                    one.flow.pause_reading()
+                self.loop.call_later(LOOK_S, self._go_on)
+
+    def _go_on(self) -> None:
+        every = self._all()
+        if sum(one._untaken for one in every) > ALL_BODIES:
+            self.loop.call_later(LOOK_S, self._go_on)
+            return
+        type(self)._is_full = False
+        for one in every:
+            if one._untaken <= HIGH_WATER_LIMIT and not one.pipeline:
+                one.flow.resume_reading()
 
     def on_message_complete(self) -> None:
         self._has_moved, self._is_body = True, False
@@ -136,6 +183,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         self._since = self.loop.time()
+        if self.cycle.response_complete:
+            self.cycle.body = bytearray()  # of a request that was refused unread
         super().on_response_complete()
 
     def pause_writing(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from holdfast.contracts.task import TaskItem
 KINDS = ".jsonl, .json, .csv, .tsv, .parquet, or a folder written by `datasets`"
 DICT_FILE, STATE_FILE = "dataset_dict.json", "state.json"
 NOT_FINITE_REMEDY = "write null or a finite number"
+LONGEST_NUMBER = 4000  # digits: Python reads no more of them
 BATCH = 4096  # rows of a column file that are in memory at once
 
 
@@ -113,6 +115,12 @@ def _finite(text: str) -> float:
     return value if isfinite(value) else _not_finite(text)
 
 
+def _whole(text: str) -> int:
+    if len(text) > LONGEST_NUMBER:
+        raise _Unfit(f"has a number of {len(text)} digits", "write it as text")
+    return int(text)
+
+
 class _Unfit(ValueError):
     """Python's JSON reader would take it, but it is not JSON or would lose data."""
 
@@ -121,7 +129,8 @@ class _Unfit(ValueError):
         self.why, self.remedy = why, remedy
 
 
-_decode = json.JSONDecoder(object_pairs_hook=_object, parse_float=_finite, parse_constant=_not_finite).decode
+_numbers: Any = {"parse_float": _finite, "parse_int": _whole, "parse_constant": _not_finite}
+_decode = json.JSONDecoder(object_pairs_hook=_object, **_numbers).decode
 
 
 def _parsed(raw: bytes, origin: Origin, number: int, encoding: str = "utf-8") -> Any:
@@ -130,7 +139,7 @@ def _parsed(raw: bytes, origin: Origin, number: int, encoding: str = "utf-8") ->
         return _decode(raw.decode(encoding).strip())
     except _Unfit as unfit:
         key = ""
-        with suppress(RecursionError):
+        with suppress(RecursionError, ValueError):
             key = (_unfit(json.loads(raw.decode(encoding))) or ("",))[0]
         raise BadInput(_join(origin.place(number), key), why=unfit.why, remedy=unfit.remedy) from unfit
     except json.JSONDecodeError as error:
@@ -198,8 +207,9 @@ def _csv_rows(path: Path, split: str | None) -> Iterator[SourceRow]:
 
 
 def _header(names: list[str], origin: Origin) -> list[str]:
+    times = Counter(names)
     for name in names:
-        if not name.strip() or names.count(name) > 1:
+        if not name.strip() or times[name] > 1:
             why = "has no name" if not name.strip() else "stands there twice"
             raise BadInput(f"{origin.place(1)}: column {name!r}", why=why, remedy="name each column once")
     return names

@@ -29,8 +29,13 @@ def folded(text: str, indent: str = "", hanging: str = "", width: int = WIDTH) -
     return [line.replace(JOINED, " ") for line in wrapper.wrap(joined)]
 
 
+def printable(line: str) -> str:
+    """A line that does nothing to a terminal but appear."""
+    return "".join(letter if letter.isprintable() else "�" for letter in line)
+
+
 def say(text: str) -> None:
     """An error, a warning or a hint on stderr, in lines as wide as the terminal, whatever the text holds."""
     wide = shutil.get_terminal_size().columns  # 80 where nobody knows
     with suppress(OSError):  # nobody there to read it, or no room for it
-        print("\n".join(folded(text, hanging="  ", width=wide)), file=sys.stderr, flush=True)
+        print("\n".join(map(printable, folded(text, hanging="  ", width=wide))), file=sys.stderr, flush=True)

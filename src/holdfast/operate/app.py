@@ -303,7 +303,7 @@ class ControlRoom:
 
     async def log_in(self, request: Request) -> Response:
         auth_middleware.refuse_foreign(request, has_cookie=False)
-        body = await read_json(request)
+        body = await read_json(request, auth_middleware.LARGEST_LOGIN)
         token = body.get("token") if isinstance(body, dict) else None
         if not isinstance(token, str) or set(body) != {"token"}:
             raise BadInput("token", why="is missing", remedy='send {"token": "hf_…"} and nothing else')

@@ -101,7 +101,7 @@ HEADER = "x-holdfast"
 LOOKING = frozenset({"GET", "HEAD"})  # read-only methods
 OPEN = frozenset({"/healthz", "/login", *(f"/static/{name}" for name in WAY_IN)})
 TOWN = "/town/"  # its page sends no header of ours; its origin is checked all the same
-LARGEST = 64 * 1024  # bytes of a body
+LARGEST, LARGEST_LOGIN = 64 * 1024, 1024  # bytes of a body; a stranger sends the second
 LOOK_UP_S = 10.0  # for the store to look up a token
 LOOK_UPS = 4  # threads, each with its own connection
 PER_S, BURST = 20.0, 240.0  # requests of one token: opening a page takes about twenty at once
@@ -272,12 +272,12 @@ def caller_of(request: Request) -> Caller:
     return caller
 
 
-async def read_json(request: Request) -> Any:
+async def read_json(request: Request, largest: int = LARGEST) -> Any:
     """The JSON body of a request, within the limits of size and time."""
     if media_type_of(request) != JSON:
         raise Refusal(415, f"Content-Type must be {JSON}")
     try:
-        body = await read_body(request, largest=LARGEST, wait_s=WAIT_S)
+        body = await read_body(request, largest=largest, wait_s=WAIT_S)
     except HTTPException as error:
         raise Refusal(error.status_code, error.detail, headers=dict(error.headers or {})) from None
     try:

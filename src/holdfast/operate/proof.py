@@ -16,6 +16,7 @@ from typing import Any
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import MetricComparison
+from holdfast.contracts.lines import printable
 from holdfast.operate import proof_view
 from holdfast.operate.proof_view import MetricSequence, ProofTask, ProofView
 
@@ -147,7 +148,7 @@ def pages() -> Any:
     from markupsafe import Markup
 
     def clean(value: object) -> object:
-        return value if isinstance(value, Markup) or not isinstance(value, str) else proof_view.printable(value)
+        return value if isinstance(value, Markup) or not isinstance(value, str) else printable(value)
 
     return Environment(
         loader=PackageLoader("holdfast.operate"),

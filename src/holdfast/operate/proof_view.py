@@ -136,11 +136,6 @@ class Card:
     kind: str = ""  # "better", "worse"
 
 
-def printable(text: str) -> str:
-    """Replaces letters that break lines, turn the direction of writing or are half a pair."""
-    return "".join(letter if letter.isprintable() else "�" for letter in text)
-
-
 def unit(metric: str) -> Unit:
     return UNITS.get(metric) or Unit(metric)
 

@@ -450,6 +450,9 @@ def tensors_of(folder: Path) -> Iterator[tuple[str, Tensor]]:
     index = folder / INDEX
     names = sorted(set(json.loads(index.read_bytes())["weight_map"].values())) if index.is_file() else [SINGLE]
     for name in names:
+        if Path(name).name != name:
+            why = f"its index names {name!r:.60}, which does not lie beside it"
+            raise BadInput(f"model {folder}", why=why, remedy="fetch the model again")
         with safetensors.safe_open(folder / name, framework="pt") as file:
             for key in file.keys():  # noqa: SIM118  (it is no mapping)
                 yield key, file.get_tensor(key)

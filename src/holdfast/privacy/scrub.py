@@ -384,12 +384,26 @@ class _Pass:
         if isinstance(value, Mapping):
             return self._object(value)
         if isinstance(value, list | tuple):
+            self._note_pieces(value)
             return [self.value(one, key) for one in value]
         if isinstance(value, int | float) and self._has_numbers and LEAST_NUMBER <= abs(value) < MOST_NUMBER:
             whole = str(int(value)) if value == int(value) else str(value)
             shown = self._text(whole, key)
             return value if shown == whole else shown
         return value
+
+    def _note_pieces(self, parts: Sequence[Any]) -> None:
+        """Notes the pieces of a secret that goes on from one part of a message to the next."""
+        texts = [one["text"] for one in parts if isinstance(one, Mapping) and isinstance(one.get("text"), str)]
+        if len(texts) < 2:
+            return
+        ends = list(accumulate(map(len, texts)))
+        for place in self._scrub.detections("".join(texts)):
+            for text, end in zip(texts, ends, strict=True):
+                start = end - len(text)
+                piece = text[max(place.start - start, 0) : max(place.end - start, 0)]
+                if 0 < len(piece) < place.end - place.start and WORDS[place.kind] == "secret":
+                    self._reading.note(piece, place.kind)
 
     def _object(self, value: Mapping[str, Any]) -> dict[str, Any]:
         out: dict[str, Any] = {}

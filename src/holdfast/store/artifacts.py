@@ -292,6 +292,7 @@ SAME = select(schema.resources).where(_my_versions, given(_versions, "sha256"))
 NUMBER = select(func.coalesce(func.max(_versions.version), 0) + 1).where(_my_versions)
 PUBLISH = into(schema.resources)
 GET_VERSION = select(schema.resources).where(_my_versions, given(_versions, "version"))
+BODY = select(_versions.body).where(_my_versions, given(_versions, "version"))
 LOCK = text("LOCK TABLE resources IN SHARE ROW EXCLUSIVE MODE")  # Postgres: numbers are given one at a time
 
 MOST = 2**31 - 1  # what the column holds

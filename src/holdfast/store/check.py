@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import StrEnum
 from functools import lru_cache, partial
 from pathlib import Path
@@ -36,11 +36,11 @@ from holdfast.contracts.errors import StoreError
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import DONE, AttemptState, RolloutState
 from holdfast.contracts.run import DesiredState, RunState
-from holdfast.store import rows, runs, schema, scorings, tasks
+from holdfast.store import experiments, rows, runs, schema, scorings, tasks
 from holdfast.store.artifacts import sha256_of
 from holdfast.store.commands import changed_tokens
 from holdfast.store.db import MIGRATING, migrations
-from holdfast.store.releases import has_source, recompute
+from holdfast.store.releases import hash_of, recompute, source_text
 from holdfast.store.sql import Transaction, among, from_json, sum_of
 from holdfast.store.store import Store
 
@@ -306,6 +306,8 @@ OF_ANOTHER_PROJECT = (
     .where(_s.project != _x.project)
 )
 RELEASES = select(schema.releases).order_by(_l.key)
+BODIES = select(_k.id, _k.parent, _k.uri, _k.sha256, _k.body).order_by(_k.key)
+RESOURCES = select(schema.resources.c.version, schema.resources.c.sha256, schema.resources.c.body)
 TRIALS = select(schema.trials).order_by(_x.key)
 ARMS = [
     (what, select(table.c.trial, table.c.arm, func.count()).group_by(table.c.trial, table.c.arm))
@@ -477,10 +479,17 @@ def _sources(view: Transaction) -> Iterator[str]:
     found = [rows.release(row) for row in view.all(RELEASES, {})]
     known = {(release.project, release.id) for release in found}
     for release in found:
-        if not has_source(view, release.project, release.source):
+        if source_text(view, release.project, release.source) is None:
             yield f"release {release.id}: its source {release.source} is not there"
         if release.parent is not None and (release.project, release.parent) not in known:
             yield f"release {release.id}: its parent {release.parent} is not there"
+    for identity, *columns, body in view.all(BODIES, {}):
+        one = rows.checkpoint((body,))
+        if [one.id, one.parent, *(astuple(one.artifact) if one.artifact else (None, None))] != [identity, *columns]:
+            yield f"checkpoint {identity}: its record is of another"
+    for version, sha256, body in view.all(RESOURCES, {}):
+        if hash_of(body) != sha256:
+            yield f"resources-{version}: are not what they were"
 
 
 def _arms(view: Transaction) -> Iterator[str]:
@@ -535,6 +544,7 @@ READ: tuple[tuple[str, Callable[[Transaction], Iterable[str]]], ...] = (
     ("judgements", _judged),
     ("orders", _orders),
     ("recorded", runs.changed_steps),
+    ("noted", lambda view: (*runs.changed_runs(view), *experiments.changed(view))),
     ("tasks", tasks.changed),
     ("scored", scorings.changed),
     ("recount", recompute),
@@ -543,7 +553,10 @@ READ: tuple[tuple[str, Callable[[Transaction], Iterable[str]]], ...] = (
 
 def _read(store: Store, look: Callable[[Transaction], Iterable[str]]) -> list[str]:
     """What only the records tell, all of one moment."""
-    found = store.db.reading(lambda view: list(look(view)), snapshot=True)
+    try:
+        found = store.db.reading(lambda view: list(look(view)), snapshot=True)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:  # no JSON, or of another form
+        return [f"a record cannot be read: {type(error).__name__}: {error}"]
     return found if len(found) <= MOST else [*found[:MOST], MORE]
 
 

@@ -143,12 +143,13 @@ def changed_tokens(view: Transaction) -> Iterator[str]:
         token, project = rows.token(row), row[1]
         kept = {"label": token.label, "role": str(token.role), "expires_at": token.expires_at}
         kept |= {"is_revoked": token.revoked_at is not None, "fingerprint": fingerprint(token.sha256)}
-        noted = due.get((project, token.id))
+        noted = due.pop((project, token.id), None)
         if noted is None:
             yield f"token {token.id}: is not in the ledger"
             continue
         if wrong := [name for name, value in kept.items() if name in noted and noted[name] != value]:
             yield f"token {token.id}: its {wrong[0].removeprefix('is_')} is not what the ledger has"
+    yield from (f"token {name}: is in the ledger, and not in the store" for _, name in due)
 
 
 class Tokens(OfProject):

@@ -7,11 +7,11 @@ What a flag was, who changed it and why is in the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import bindparam, delete, func, select
+from sqlalchemy import bindparam, delete, func, or_, select
 
 from holdfast.contracts.errors import BadInput, Conflict, IllegalMove
 from holdfast.contracts.flag import Flag
@@ -20,7 +20,7 @@ from holdfast.contracts.release import Experiment, Exposure, ServedRequest, Stag
 from holdfast.store import ledger, notifications, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.ledger import OfProject
-from holdfast.store.sql import AT_MOST, Transaction, canonical, changing, given, into, plain_text, to_json
+from holdfast.store.sql import AT_MOST, Transaction, canonical, changing, from_json, given, into, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
 _t, _e, _s = schema.trials.c, schema.exposures.c, schema.served.c
@@ -283,3 +283,44 @@ class Flags(OfProject):
     def _note(self, tx: Transaction, who: str, body: dict[str, Any], now: float) -> None:
         ledger.append(tx, self._project, None, "flag", who, body, now)
         tx.touch(notifications.FLAGS)
+
+
+_l = schema.ledger.c
+NOTED = select(_l.kind, _l.project, _l.body).where(or_(_l.kind == "trial", _l.kind == "flag")).order_by(_l.seq)
+EVERY_TRIAL = select(_t.project, _t.name, _t.kind, _t.arms, _t.salt, _t.settings, _t.ended_at).order_by(_t.key)
+EVERY_FLAG = select(_flags.project, _flags.name, _flags.body)
+
+
+def changed(view: Transaction) -> Iterator[str]:
+    """Trials and flags that are not as the ledger has them, a sentence each."""
+    due: dict[tuple[str, str, str], list[Any]] = {}
+    for kind, project, text in view.all(NOTED, {}):
+        _follow(due, kind, project, from_json(text))
+    kept = {
+        ("trial", project, name): _trial(kind, from_json(arms), salt, from_json(settings), ended_at is not None)
+        for project, name, kind, arms, salt, settings, ended_at in view.all(EVERY_TRIAL, {})
+    }
+    kept |= {("flag", project, name): [from_json(body)] for project, name, body in view.all(EVERY_FLAG, {})}
+    for key in dict.fromkeys((*kept, *due)):
+        if key not in due or key not in kept:
+            there, missing = ("store", "ledger") if key in kept else ("ledger", "store")
+            yield f"{key[0]} {key[2]}: is in the {there}, and not in the {missing}"
+        elif kept[key] != due[key]:
+            yield f"{key[0]} {key[2]}: is not what the ledger has"
+
+
+def _follow(due: dict[tuple[str, str, str], list[Any]], kind: str, project: str, body: Mapping[str, Any]) -> None:
+    """One entry more: the same that was done to the rows when it was written."""
+    if "begin" in body:
+        values = _trial(body["kind"], body["arms"], body["salt"], body["settings"], False)
+        due[kind, project, body["begin"]] = values
+    elif "end" in body:
+        due[kind, project, body["end"]][-1] = True
+    elif "put" in body:
+        due[kind, project, body["put"]] = [body["flag"]]
+    elif "drop" in body:
+        del due[kind, project, body["drop"]]
+
+
+def _trial(kind: str, arms: Mapping[str, float], salt: str, settings: Any, is_ended: bool) -> list[Any]:
+    return [kind, to_json(arms), salt, settings, is_ended]  # the first of the arms is the control

@@ -6,6 +6,7 @@ only the table of legal moves is kept, and that one version at most is live and 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ _c, _l = schema.releases.c, schema.ledger.c
 PARTS = ("kind", "source", "parent", "manifest", "stage", "share", "is_known_good", "evidence")
 ROWS = select(_c.project, _c.policy, _c.number, *(_c[name] for name in PARTS)).order_by(_c.key)
 ENTRIES = select(_l.seq, _l.project, _l.body).where(_l.kind == "release").order_by(_l.seq)
+SOURCE = "source_sha256"  # of the record that says which weights, or which texts, a version has
 FIRST = {"stage": "candidate", "share": 0, "is_known_good": False, "evidence": None}
 
 
@@ -47,6 +49,9 @@ def recompute(view: Transaction, project: str | None = None) -> Iterator[str]:
                 yield f"release {name}: is not in the ledger"
             else:
                 yield from _differences(name, dict(zip(PARTS, values, strict=True)), known)
+                kept = source_text(view, owner, known["source"])
+                if kept is not None and known[SOURCE] not in (None, hash_of(kept)):
+                    yield f"release {name}: its source {known['source']} is not what it was"
     yield from (f"release {name}: is in the ledger, and not in the store" for _, name in told)
 
 
@@ -58,7 +63,7 @@ def _follow(told: dict[Key, Parts], project: str, body: Mapping[str, Any]) -> No
 
     if "add" in body:
         fixed = {name: body[name] for name in ("kind", "source", "parent", "manifest")}
-        told[project, body["add"]] = {**fixed, **FIRST}
+        told[project, body["add"]] = {**fixed, **FIRST, SOURCE: body.get(SOURCE)}
     elif "move" in body:
         put(body["move"], body["to"], body["share"], is_good=body["known_good"])
         if body["retired"] is not None:
@@ -153,11 +158,13 @@ class Releases(OfProject):
             row = tx.one(SAME, values)
             if row is not None:
                 return rows.release(row)
-            if not has_source(tx, self._project, source):
+            kept = source_text(tx, self._project, source)
+            if kept is None:
                 raise self._none(f"source {source}")
             number = tx.one(NUMBER, values)[0]
             tx.run(ADD, {**values, "number": number})
-            self._note(tx, who, {"add": f"{policy}@{number}", **body, "manifest": manifest or {}}, now)
+            proven = {SOURCE: hash_of(kept)} if kept else {}
+            self._note(tx, who, {"add": f"{policy}@{number}", **body, "manifest": manifest or {}, **proven}, now)
             return rows.release(tx.one(SAME, values))
 
         return self._db.write(operation)
@@ -479,17 +486,23 @@ def _no_way_back(release: Release, taken: Mapping[str, Any] | None) -> IllegalMo
     return IllegalMove(f"release {release.id}", why=why, remedy=f"'holdfast release promote {release.id}' goes on")
 
 
-def has_source(view: Transaction, project: str, source: str) -> bool:
-    """Whether the checkpoint or the resources are there; of what lies outside the store nothing can be said."""
+def source_text(view: Transaction, project: str, source: str) -> str | None:
+    """The record of the checkpoint or of the resources; None where there is none.
+
+    Of what lies outside the store nothing can be said: it is blank."""
     kind, _, name = source.partition(":")
     if kind == "checkpoint":
-        return view.one(artifacts.FIND_CHECKPOINT, {"project": project, "id": name}) is not None
-    if kind == "resources":
+        row = view.one(artifacts.FIND_CHECKPOINT, {"project": project, "id": name})
+    elif kind == "resources":
         number = sql.number(name)
-        return (
-            number is not None and view.one(artifacts.GET_VERSION, {"project": project, "version": number}) is not None
-        )
-    return True
+        row = None if number is None else view.one(artifacts.BODY, {"project": project, "version": number})
+    else:
+        return ""
+    return None if row is None else str(row[0])
+
+
+def hash_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _share(release_id: str, to: Stage, share: int | None) -> int:

@@ -80,7 +80,7 @@ class Runs:
             key = tx.one(BEGIN, values)[0]
             run_id = f"run-{key}-{salt}"
             tx.run(NAME, {"run": key, "id": run_id})
-            body = {"begin": kind, "model_ref": model_ref, **_by(process)}
+            body = {"begin": kind, "model_ref": model_ref, "settings": _settled(values["settings"]), **_by(process)}
             ledger.append(tx, self.project, run_id, "run", who, body, now)
             return rows.run(tx.one(FIND, {"project": self.project, "id": run_id}))
 
@@ -388,6 +388,33 @@ class Steps:
         if changed is not None:
             step, why = changed
             raise StoreCorrupt(f"step {step} of {run}", why=why, remedy="nothing that rests on this run is proven")
+
+
+RUNS_NOTED = select(_l.run, _l.body).where(_l.kind == "run").order_by(_l.seq)
+EVERY_RUN = select(_c.id, _c.kind, _c.model_ref, _c.settings, _c.state)
+
+
+def _settled(settings: Any) -> str:
+    return hashlib.sha256(str(settings).encode()).hexdigest()
+
+
+def changed_runs(view: Transaction) -> Iterator[str]:
+    """Runs whose beginning or end is not as the ledger has it, a sentence each."""
+    due: dict[str, dict[str, Any]] = {}
+    for run, text in view.all(RUNS_NOTED, {}):
+        body = from_json(text)
+        if "begin" in body:
+            due[run] = {"kind": body["begin"], **{name: body.get(name) for name in ("model_ref", "settings")}}
+        if run in due:
+            due[run]["state"] = str(body.get("end", RunState.RUNNING))
+    for run, kind, model_ref, settings, state in view.all(EVERY_RUN, {}):
+        kept = {"kind": kind, "model_ref": model_ref, "settings": _settled(settings), "state": state}
+        noted = due.get(run, {})
+        yield from (
+            f"run {run}: its {name} is not what the ledger has"
+            for name, value in kept.items()
+            if noted.get(name) not in (None, value)
+        )
 
 
 def changed_steps(view: Transaction) -> Iterator[str]:

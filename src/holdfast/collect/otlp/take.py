@@ -396,9 +396,11 @@ def routes(
                 reader.admit(request)
                 raise
             is_agent = reader.admit_to(request, whose)
+            # Before its turn: an agent that sends slowly must not keep the others waiting.
+            body = await reader.content(request, MEDIA_TYPES, takes_gzip=True, is_admitted=True)
             async with one_at_a_time:  # what a request says takes more memory than the request
-                body = await reader.content(request, MEDIA_TYPES, takes_gzip=True, is_admitted=True)
                 # A large one takes a while, and others wait for this loop.
+                body = await asyncio.to_thread(reader.unpack, request, body)
                 spans, unread = await asyncio.to_thread(wire.read, body, media_type)
                 del body
                 taken = await taker.take(spans, whose, is_agent=is_agent)

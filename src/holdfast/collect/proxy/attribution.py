@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # agents need none of the server
 
 ROLLOUT, ATTEMPT, SEQUENCE, TRACE = b"x-rollout-id", b"x-attempt-id", b"x-sequence-id", b"x-trace-id"
 TAG = b"x-tag"
-LONGEST_TAG, LONGEST_NUMBER = 200, 9
+LONGEST_TEXT, LONGEST_NUMBER = 200, 9
 NUMBER = re.compile(
     r"(?:(?P<rollout>.+):)?(?:attempt-)?(?P<number>[0-9]{1,9})(?:\.(?P<capability>[0-9a-f]{32}))?", re.DOTALL
 )
@@ -76,15 +76,16 @@ def from_headers(headers: Mapping[bytes, bytes]) -> Identity:
 
 
 def _beside(headers: Mapping[bytes, bytes]) -> dict[str, Any]:
-    return {"sequence": _sequence(headers), "trace": _text(headers, TRACE), "tag": tag_of(headers)}
+    return {
+        "sequence": _sequence(headers),
+        "trace": _text(headers, TRACE, longest=LONGEST_TEXT),
+        "tag": tag_of(headers),
+    }
 
 
 def tag_of(headers: Mapping[bytes, bytes]) -> str | None:
     """The agent's own word for this call, which learning can be told to look at."""
-    tag = _text(headers, TAG)
-    if tag is not None and len(tag) > LONGEST_TAG:
-        raise BadHeader(f"header '{TAG.decode()}' must have at most {LONGEST_TAG} characters")
-    return tag
+    return _text(headers, TAG, longest=LONGEST_TEXT)
 
 
 def _required(headers: Mapping[bytes, bytes], name: bytes) -> str:
@@ -100,17 +101,21 @@ def _sequence(headers: Mapping[bytes, bytes]) -> int | None:
     text = _text(headers, SEQUENCE)
     if text is None and SEQUENCE not in headers:
         return None
-    if text is None or not (text.isascii() and text.isdecimal()) or int(text[:21]) > MOST_SEQUENCE:
+    digits = (text or "").lstrip("0") or (text or "")[:1]  # Python does not read thousands of digits
+    if not (digits.isascii() and digits.isdecimal()) or len(digits) > 20 or int(digits) > MOST_SEQUENCE:
         raise BadHeader(f"header '{SEQUENCE.decode()}' must be an unsigned integer")
-    return int(text)
+    return int(digits)
 
 
-def _text(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
+def _text(headers: Mapping[bytes, bytes], name: bytes, longest: int | None = None) -> str | None:
     """None if it is missing or blank."""
     try:
-        return headers[name].decode().strip() or None if name in headers else None
+        text = headers[name].decode().strip() or None if name in headers else None
     except UnicodeDecodeError:
         raise BadHeader(f"header '{name.decode()}' must be valid utf-8") from None
+    if text is not None and longest is not None and len(text) > longest:
+        raise BadHeader(f"header '{name.decode()}' must have at most {longest} characters")
+    return text
 
 
 GATHER_S = 0.1
