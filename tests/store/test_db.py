@@ -683,6 +683,51 @@ def test_a_reader_that_was_cut_reads_on(opened: Store, server_url: str, clock: C
     assert opened.views.is_done(run)  # of one moment, in a transaction
 
 
+@pytest.mark.parametrize("is_written", [True, False])
+def test_who_waits_for_an_answer_that_was_lost_asks_anew(
+    opened: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch, is_written: bool
+) -> None:
+    """Nothing ends such a connection: the other side takes what is sent, and never answers."""
+    monkeypatch.setattr(db, "NO_ANSWER_S", 0.3)
+    run = begin(opened, clock)
+    opened.runs.get(run)
+    session: Any = opened.db._writer._session
+    silent = (session._connection if is_written else opened.db._idle[-1].connection).info.backend_pid
+    os.kill(silent, signal.SIGSTOP)
+    try:
+        if is_written:
+            opened.ledger.append("note", {}, who="test", now=clock.now).result(10.0)
+        assert opened.ledger.verify() == 1 + is_written
+    finally:
+        os.kill(silent, signal.SIGCONT)
+    assert opened.ledger.verify() == 1 + is_written
+
+
+def test_a_statement_that_takes_its_time_is_waited_for(
+    opened: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(db, "NO_ANSWER_S", 0.1)
+    assert opened.db.one(sqlalchemy.text("SELECT 1 FROM pg_sleep(0.5)"), {}) == (1,)
+
+
+def test_a_store_is_opened_though_its_first_connection_is_cut(
+    server_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_store(server_url).close()
+    connect, cut = Postgres.connect, list[int]()
+
+    def cut_once(engine: Postgres, *, read_only: bool) -> Any:
+        connection = connect(engine, read_only=read_only)
+        if not read_only and not cut:
+            cut.append(connection.info.backend_pid)
+            command(server_url, f"SELECT pg_terminate_backend({cut[0]})")
+        return connection
+
+    monkeypatch.setattr(Postgres, "connect", cut_once)
+    with open_store(server_url) as store:
+        assert store.ledger.verify() == 0 and cut
+
+
 def test_a_host_that_vanished_in_a_transaction_holds_nobody_up(
     opened: Store, server_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,11 +15,11 @@ import selectors
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import mkstemp
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import Executable, bindparam, select, update
 from sqlalchemy.dialects.sqlite import dialect
@@ -40,6 +40,7 @@ from holdfast.store.notifications import TOPICS, Notifications
 from holdfast.store.sql import Book, Params, Transaction, checksum
 from holdfast.store.writer import WriteFuture, Writer
 
+T = TypeVar("T")
 PATIENCE_S = 30.0
 COMMITS = "commits"  # the counter of all commits, beside those of the topics
 SILENT_S = 5.0  # whoever waits longer for a lock is told for whom
@@ -251,6 +252,7 @@ MARKED, FORGOTTEN_NS = "commit", 7 * 86_400 * 10**9  # the rows of sessions that
 FORGET = "DELETE FROM pulse WHERE topic LIKE %(marked)s AND n < %(before)s"
 RECONNECT_S = 60.0  # a server that restarts is waited for
 LOOK_S = 5.0  # a connection that only listens is tried so often: what it listens to may be gone
+NO_ANSWER_S = 10.0  # then another connection asks whether the server is still at it: the answer may be lost
 SAME_CLOCK_S = 0.25  # clocks that agree so far are taken for the same
 # A host that vanishes must not hold the others up: the server ends its transaction and its connection by itself.
 KEPT_ALIVE = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
@@ -259,6 +261,9 @@ FOR_READING = "-c default_transaction_read_only=on -c statement_timeout=600s"
 FOR_READING += " -c idle_in_transaction_session_timeout=600s"  # an export may be slow, and holds nobody up
 CLIENT_SIDE = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 CLIENT_SIDE |= {"tcp_user_timeout": 30_000}  # milliseconds without an acknowledgement
+# A backend that waits for its client has said, or heard, all that there is: what we wait for will never come.
+IS_AT_WORK = "SELECT 1 FROM pg_stat_activity WHERE pid = {} AND state = 'active'"
+IS_AT_WORK += " AND wait_event_type IS DISTINCT FROM 'Client'"
 
 
 class Postgres:
@@ -271,7 +276,15 @@ class Postgres:
         except ImportError:
             where, remedy = f"store {hide_password(url)}", "pip install 'holdfast[postgres]'"
             raise BadInput(where, why="psycopg is not installed", remedy=remedy) from None
-        self.driver = psycopg
+        self.driver, engine = psycopg, self
+
+        class Connection(psycopg.Connection[Any]):
+            """One whose waiting ends where the answer was lost on its way, though both ends seem to live."""
+
+            def wait(self, gen: Any, *how: Any, **more: Any) -> Any:
+                return super().wait(engine._until_silent(self, gen), *how, **more)
+
+        self._connection = Connection
         self._dsn = "postgresql://" + url.split("://", 1)[1]
         self.url = hide_password(self._dsn)
         self.dialect: Dialect = PGDialect_psycopg(paramstyle="pyformat")  # type: ignore[no-untyped-call]
@@ -286,10 +299,36 @@ class Postgres:
         options = f"-c synchronous_commit=on -c timezone=UTC {KEPT_ALIVE} {limits}"
         try:
             how: Any = {"autocommit": True, "options": options, **CLIENT_SIDE}
-            return self.driver.connect(self._dsn, row_factory=self.driver.rows.tuple_row, **how)
+            return self._connection.connect(self._dsn, row_factory=self.driver.rows.tuple_row, **how)
         except self.driver.OperationalError as error:
             why, remedy = str(error).strip().splitlines()[0], "check the URL and that the server runs"
             raise StoreError(f"store {self.url}", why=why, remedy=remedy) from error
+
+    def _until_silent(self, connection: Any, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        """As `gen`, which waits for the server; the driver's OperationalError once it is no longer at our statement."""
+        heard_at = time.monotonic()
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if ready:
+                    heard_at = time.monotonic()
+                elif time.monotonic() - heard_at > NO_ANSWER_S:
+                    if not self._is_at_work(connection.pgconn.backend_pid):
+                        connection.close()
+                        raise self.driver.OperationalError(f"no answer within {NO_ANSWER_S:g} s: it was lost")
+                    heard_at = time.monotonic()
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            return cast(T, end.value)
+
+    def _is_at_work(self, backend: int) -> bool:
+        """Whether the server still works on a statement; True where nobody can be asked."""
+        try:
+            with closing(self.connect(read_only=True)) as other:
+                return self._ask(other, IS_AT_WORK.format(backend)) > 0
+        except (self.driver.Error, StoreError):
+            return True
 
     def reconnect(self, *, read_only: bool) -> Any:
         """A new connection in place of one that was lost; a server that is down is waited for."""
@@ -346,9 +385,9 @@ class Postgres:
         if connection is not None:
             connection.close()
 
-    def _ask(self, connection: Any, statement: str) -> None:
-        """As `execute`, which would wait for good where nobody answers: StoreError after LOOK_S."""
-        remote, until = connection.pgconn, time.monotonic() + LOOK_S
+    def _ask(self, connection: Any, statement: str) -> int:
+        """As `execute`, how many rows; StoreError where nobody answers within LOOK_S."""
+        remote, until, rows = connection.pgconn, time.monotonic() + LOOK_S, 0
         remote.send_query(statement.encode())
         with selectors.DefaultSelector() as ready:
             ready.register(remote.socket, selectors.EVENT_READ)
@@ -358,7 +397,8 @@ class Postgres:
                         raise StoreError(f"store {self.url}", why=f"no answer within {LOOK_S:g} s")
                     remote.consume_input()
                 if (result := remote.get_result()) is None:
-                    return
+                    return rows
+                rows = result.ntuples
                 if message := result.error_message:
                     raise StoreError(f"store {self.url}", why=message.decode(errors="replace"))
 
@@ -388,19 +428,26 @@ class PostgresSession:
         self._connection = engine.connect(read_only=False)
         self._number = 0  # of the transaction under way, as the server counts them
         self._marked, self._mark = f"{MARKED} {engine.origin}-{secrets.token_hex(4)}", 0
-        self._start()  # it measures the server's clock
+        try:
+            self._afresh(self._start)  # it measures the server's clock
+        except engine.driver.Error as error:
+            raise self.translate(error) from error
         self.rollback()
 
     def begin(self) -> Transaction:
+        self._afresh(self._begin)
+        return Transaction(self._connection, self._engine.book)
+
+    def _afresh(self, start: Callable[[], None]) -> None:
+        """Starts a transaction, on a new connection where this one was cut while it was idle."""
         if self._connection.closed:
             self._connection = self._engine.reconnect(read_only=False)
         try:
-            self._begin()
-        except self._engine.driver.OperationalError:  # cut while it was idle, with nothing under way: a new one will do
+            start()
+        except self._engine.driver.OperationalError:  # with nothing under way: a new one will do
             self._connection.close()
             self._connection = self._engine.reconnect(read_only=False)
-            self._begin()
-        return Transaction(self._connection, self._engine.book)
+            start()
 
     def _begin(self) -> None:
         is_first, self._mark = not self._mark, max(self._mark + 1, time.time_ns())
@@ -470,7 +517,6 @@ def hide_password(url: str) -> str:
     return re.sub(r"([?&]password=)[^&]*", r"\1***", url)
 
 
-T = TypeVar("T")
 REVISIONS = sorted(path.name[:4] for path in (Path(__file__).parent / "migrations" / "versions").glob("0*.py"))
 HEAD = REVISIONS[-1]
 MIGRATION_LOCK = 7046029254386353131  # any number, the same for every process
