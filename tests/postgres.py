@@ -37,7 +37,7 @@ def postgres_server() -> Iterator[str]:
     port = _free_port()
     run = {"cwd": "/", "check": True, "stdout": subprocess.DEVNULL}
     subprocess.run(
-        [*prefix, binary("initdb"), "-D", data, "-U", "holdfast", "-A", "trust", "-E", "UTF8", "--locale=C"], **run
+        [*prefix, binary("initdb"), "-D", data, "-U", "holdfast", "-k", "-A", "trust", "-E", "UTF8", "--locale=C"], **run
     )
     options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c max_connections=200"
     options += " -c max_wal_size=128MB -c autovacuum=off"  # it may lie in memory, and nothing in it grows old

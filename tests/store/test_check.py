@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import delete, func, select, text
 
 from holdfast.contracts.artifacts import Artifact
 from holdfast.contracts.errors import StoreCorrupt, StoreError
 from holdfast.contracts.release import PolicyKind
 from holdfast.contracts.rollout import AttemptState, RolloutState
 from holdfast.contracts.run import RunState
+from holdfast.store import check as checking
 from holdfast.store import schema
 from holdfast.store.check import MOST, RULES, Finder, _due, changed_values, check, parts
+from holdfast.store.db import engine_for, upgrade
 from holdfast.store.store import Store, open_store
-from tests.conftest import Clock, Files
+from tests.conftest import Clock, Databases, Files
 from tests.store.children import run_child
 from tests.store.scene import (
     AT_ONCE,
@@ -110,6 +113,61 @@ def test_read_deeply_no_value_changes_unnoticed(lived: Scene) -> None:
     assert list(changed_values(lived.store)) == [] and seen > 150
 
 
+@once
+def test_read_deeply_no_row_comes_or_goes_unnoticed_and_none_loses_its_checksum_or_its_number(lived: Scene) -> None:
+    for table in schema.SUMMED:
+        if lived.store.db.one(select(func.count()).select_from(table), {})[0] == 0:
+            continue
+        first = " AND ".join(f"{key.name} = (SELECT {key.name} FROM {table.name} LIMIT 1)" for key in table.primary_key)
+        damages = [f"DELETE FROM {table.name} WHERE {first}", f"UPDATE {table.name} SET checksum = NULL WHERE {first}"]
+        if "key" in table.c:
+            damages += [f"UPDATE {table.name} SET key = {key} WHERE {first}" for key in (0, 10**6)]
+        for statement in damages:
+            with damaged(lived.store, statement):
+                found = list(changed_values(lived.store, [table]))
+                assert len(found) == 1 and found[0].startswith(f"{table.name}: "), (statement, found)
+    assert list(changed_values(lived.store)) == []
+
+
+@once
+def test_what_is_pruned_is_not_missed(lived: Scene) -> None:
+    lived.store.db.write(lambda tx: tx.run(delete(schema.flags), {}).rowcount).result()
+    assert list(changed_values(lived.store)) == []
+
+
+def test_rows_from_before_there_were_checksums_are_no_damage_and_no_others_go_without(files: Files) -> None:
+    url = files.blank()
+    upgrade(engine := engine_for(url), "0008")
+    insert = "INSERT INTO flags (project, name, body, changed_at) VALUES ('default', 'old', '{}', 1.0)"
+    connection = engine.connect(read_only=False)
+    connection.execute(insert)
+    connection.close()
+    with open_store(url) as store:
+        assert list(changed_values(store)) == []
+        with prompt(store) as other:
+            other.execute(insert.replace("old", "new"))
+        assert list(changed_values(store)) == [
+            "flags: has 2 rows, and 1 were written",
+            "flags: 2 rows have no checksum, and 1 were written without",
+        ]
+
+
+@once
+def test_a_lost_counter_and_a_record_that_cannot_be_read_are_problems_of_their_parts(lived: Scene) -> None:
+    damage(lived.store, "DELETE FROM pulse WHERE topic = 'orders'", "UPDATE commands SET answer = '{'")
+    found = broken(lived.store)
+    assert found["counters"] == ["counter orders: is not there, or below 0"]
+    assert found["orders"][0].startswith("a record cannot be read: JSONDecodeError: ")
+    assert found.keys() == {"counters", "orders"}
+
+
+def test_a_server_that_verifies_no_page_is_told(databases: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_store(databases.fresh()) as store:
+        assert list(changed_values(store)) == []
+        monkeypatch.setattr(checking, "VERIFIED", text("SELECT 'off'"))
+        assert list(changed_values(store)) == [checking.UNVERIFIED]
+
+
 def test_a_log_that_was_deleted_or_torn_is_noticed_before_anybody_goes_on(files: Files) -> None:
     for place, spoil in enumerate((lambda log: b"", lambda log: log[: len(log) // 2], lambda log: None)):
         url = files.fresh()
@@ -152,7 +210,7 @@ def test_every_part_is_looked_at(store: Store) -> None:
     names = (
         "runs leases rollouts attempts spans signals budgets steps scorings checkpoints releases trials labels guards"
     )
-    names += " sources arms flags judgements orders recorded tasks scored recount ledger blobs weights"
+    names += " sources arms flags judgements orders recorded tasks scored recount counters ledger blobs weights"
     only = ["file", "references"] if store.db.engine.name == "sqlite" else []
     assert [part.name for part in check(store)] == [*only, *names.split()]
 

@@ -32,16 +32,17 @@ from sqlalchemy import (
     text,
 )
 
-from holdfast.contracts.errors import StoreError
+from holdfast.contracts.errors import BadInput, StoreError
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import DONE, AttemptState, RolloutState
 from holdfast.contracts.run import DesiredState, RunState
 from holdfast.store import rows, runs, schema, scorings, tasks
 from holdfast.store.artifacts import sha256_of
 from holdfast.store.commands import changed_tokens
-from holdfast.store.db import MIGRATING, migrations
+from holdfast.store.db import COMMITS, MIGRATING, migrations
+from holdfast.store.notifications import TOPICS
 from holdfast.store.releases import has_source, recompute
-from holdfast.store.sql import Transaction, among, from_json, sum_of
+from holdfast.store.sql import Transaction, among, from_json, given, sum_of
 from holdfast.store.store import Store
 
 MADE = re.compile(r"CREATE (?:UNIQUE )?(TRIGGER|INDEX|FUNCTION) (\w+)")
@@ -409,6 +410,12 @@ Finder = Callable[[], Iterable[str]]
 INTEGRITY = text(f"PRAGMA integrity_check({MOST})")
 QUICK = text(f"PRAGMA quick_check({MOST})")
 FOREIGN = text("PRAGMA foreign_key_check")
+COUNTER = select(schema.pulse.c.n).where(given(schema.pulse, "topic"))
+TOPICS_KEPT = select(schema.pulse.c.topic, schema.pulse.c.n)
+GIVEN = text("SELECT seq FROM sqlite_sequence WHERE name = :name")
+VERIFIED = text("SHOW data_checksums")
+UNVERIFIED = "the server verifies no page: a changed value would not show; stop it and run 'pg_checksums --enable'"
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, BadInput)
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,6 +454,8 @@ def check(store: Store, *, quick: bool = False, deep: bool = False, sealed: Seal
             problems = tuple(look())
         except StoreError as error:
             problems = (str(error),)
+        except UNREADABLE as error:
+            problems = (f"a record cannot be read: {type(error).__name__}: {error}",)
         yield CheckedPart(name=name, problems=problems)
 
 
@@ -524,6 +533,14 @@ def _orders(view: Transaction) -> Iterator[str]:
         rows.alert(row)
 
 
+def _counters(view: Transaction) -> Iterator[str]:
+    """Without its counter nothing of a kind can be written any more."""
+    kept = dict(view.all(TOPICS_KEPT, {}))
+    for topic in (*TOPICS, COMMITS) if view.is_sqlite else ():
+        if kept.get(topic, -1) < 0:
+            yield f"counter {topic}: is not there, or below 0"
+
+
 READ: tuple[tuple[str, Callable[[Transaction], Iterable[str]]], ...] = (
     ("guards", missing),
     ("sources", _sources),
@@ -535,6 +552,7 @@ READ: tuple[tuple[str, Callable[[Transaction], Iterable[str]]], ...] = (
     ("tasks", tasks.changed),
     ("scored", scorings.changed),
     ("recount", recompute),
+    ("counters", _counters),
 )
 
 
@@ -546,12 +564,16 @@ def _read(store: Store, look: Callable[[Transaction], Iterable[str]]) -> list[st
 
 def changed_values(store: Store, tables: Iterable[Table] = schema.SUMMED) -> Iterator[str]:
     """Rows that are not what was written. Postgres is asked for every value: it verifies its pages as it reads them."""
+    is_sqlite = store.db.engine.name == "sqlite"
+    if not is_sqlite and store.db.one(VERIFIED, {}) != ("on",):
+        yield UNVERIFIED
     for table in tables:
         try:
-            if store.db.engine.name != "sqlite":
+            if not is_sqlite:
                 read = func.md5(cast(literal_column(table.name), Text))
                 store.db.all(select(func.count(read)).select_from(table), {})
                 continue
+            yield from store.db.reading(partial(_lost_rows, table), snapshot=True)
             keys = list(table.primary_key.columns)
             wrong = sum_of(table, {column.name: column for column in table.c}) != table.c[schema.CHECKSUM]
             found = store.db.all(select(*keys).where(wrong).limit(MOST + 1), {})
@@ -563,6 +585,22 @@ def changed_values(store: Store, tables: Iterable[Table] = schema.SUMMED) -> Ite
             yield f"{table.name}: the row with {named} is not what was written"
         if len(found) > MOST:
             yield MORE
+
+
+def _lost_rows(table: Table, view: Transaction) -> list[str]:
+    """Whether rows came or went behind the store's back, lost their checksum, or have numbers that were never given."""
+    counted = {name: view.one(COUNTER, {"topic": name.format(table.name)}) for name in (schema.COUNTED, schema.UNSUMMED)}
+    was, unsummed = ((row or (None,))[0] for row in counted.values())
+    rows, summed = view.one(select(func.count(), func.count(table.c[schema.CHECKSUM])).select_from(table), {})
+    said = [f"{table.name}: has {rows} rows, and {was} were written"] if rows != was else []
+    if unsummed is None or rows - summed > unsummed:
+        said.append(f"{table.name}: {rows - summed} rows have no checksum, and {unsummed} were written without")
+    if "key" in table.c and rows:
+        least, most = view.one(select(func.min(table.c.key), func.max(table.c.key)), {})
+        given = view.one(GIVEN, {"name": table.name})
+        if least < 1 or given is None or most > given[0]:
+            said.append(f"{table.name}: the row with key {most if least > 0 else least} was never given that number")
+    return said
 
 
 def _weights(store: Store, quick: bool) -> Iterator[str]:

@@ -37,7 +37,7 @@ from holdfast.contracts.errors import (
 )
 from holdfast.store import schema
 from holdfast.store.notifications import TOPICS, Notifications
-from holdfast.store.sql import Book, Params, Transaction, checksum
+from holdfast.store.sql import Book, Params, Transaction, among, checksum
 from holdfast.store.writer import WriteFuture, Writer
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ IDLE = 4  # connections for looking that are kept open; more looks at once open 
 _change = update(schema.pulse).where(schema.pulse.c.topic == bindparam("t"))
 _bump = _change.values(n=schema.pulse.c.n + 1).returning(schema.pulse.c.n)
 _pulses_of = select(schema.pulse.c.n).where(schema.pulse.c.topic == bindparam("t"))
-_pulses = select(schema.pulse.c.topic, schema.pulse.c.n).where(schema.pulse.c.topic != COMMITS)
+_pulses = select(schema.pulse.c.topic, schema.pulse.c.n).where(among(schema.pulse.c.topic, *TOPICS))
 
 
 class SQLite:
@@ -250,6 +250,8 @@ DISK_FULL = "53100"
 UNKNOWN = "whether the last write was kept is unknown: look before repeating it"
 MARKED, FORGOTTEN_NS = "commit", 7 * 86_400 * 10**9  # the rows of sessions that left no mark for so long are deleted
 FORGET = "DELETE FROM pulse WHERE topic LIKE %(marked)s AND n < %(before)s"
+END_OLD = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
+END_OLD += " AND pid <> pg_backend_pid()"
 RECONNECT_S = 60.0  # a server that restarts is waited for
 LOOK_S = 5.0  # a connection that only listens is tried so often: what it listens to may be gone
 NO_ANSWER_S = 10.0  # then another connection asks whether the server is still at it: the answer may be lost
@@ -294,11 +296,12 @@ class Postgres:
         self._measured = (0.0, -1e9)  # round trip of that measurement, and when it was, both in seconds
         self._jitter = random.Random()  # spreads those who connect anew; no result depends on it
 
-    def connect(self, *, read_only: bool) -> Any:
+    def connect(self, *, read_only: bool, name: str | None = None) -> Any:
         limits = FOR_READING if read_only else FOR_WRITING
         options = f"-c synchronous_commit=on -c timezone=UTC {KEPT_ALIVE} {limits}"
         try:
             how: Any = {"autocommit": True, "options": options, **CLIENT_SIDE}
+            how |= {} if name is None else {"application_name": name}
             return self._connection.connect(self._dsn, row_factory=self.driver.rows.tuple_row, **how)
         except self.driver.OperationalError as error:
             why, remedy = str(error).strip().splitlines()[0], "check the URL and that the server runs"
@@ -330,12 +333,12 @@ class Postgres:
         except (self.driver.Error, StoreError):
             return True
 
-    def reconnect(self, *, read_only: bool) -> Any:
+    def reconnect(self, *, read_only: bool, name: str | None = None) -> Any:
         """A new connection in place of one that was lost; a server that is down is waited for."""
         until, pause_s = time.monotonic() + RECONNECT_S, 0.1
         while True:
             try:
-                return self.connect(read_only=read_only)
+                return self.connect(read_only=read_only, name=name)
             except StoreError:
                 if time.monotonic() > until:
                     raise
@@ -425,9 +428,9 @@ class PostgresSession:
 
     def __init__(self, engine: Postgres) -> None:
         self._engine, self.translate = engine, engine.translate
-        self._connection = engine.connect(read_only=False)
         self._number = 0  # of the transaction under way, as the server counts them
         self._marked, self._mark = f"{MARKED} {engine.origin}-{secrets.token_hex(4)}", 0
+        self._connection = engine.connect(read_only=False, name=self._marked)
         try:
             self._afresh(self._start)  # it measures the server's clock
         except engine.driver.Error as error:
@@ -441,13 +444,18 @@ class PostgresSession:
     def _afresh(self, start: Callable[[], None]) -> None:
         """Starts a transaction, on a new connection where this one was cut while it was idle."""
         if self._connection.closed:
-            self._connection = self._engine.reconnect(read_only=False)
+            self._renew()
         try:
             start()
         except self._engine.driver.OperationalError:  # with nothing under way: a new one will do
-            self._connection.close()
-            self._connection = self._engine.reconnect(read_only=False)
+            self._renew()
             start()
+
+    def _renew(self) -> None:
+        """A new connection. The server may not know that the old one is lost, and keep what it had locked."""
+        self._connection.close()
+        self._connection = self._engine.reconnect(read_only=False, name=self._marked)
+        self._connection.execute(END_OLD, (self._marked,))
 
     def _begin(self) -> None:
         is_first, self._mark = not self._mark, max(self._mark + 1, time.time_ns())
@@ -479,8 +487,7 @@ class PostgresSession:
 
     def _was_kept(self) -> bool:
         """Of the transaction whose commit nobody answered."""
-        self._connection.close()
-        self._connection = self._engine.reconnect(read_only=False)
+        self._renew()
         until = time.monotonic() + RECONNECT_S
         while self._is_under_way():
             if time.monotonic() > until:  # its old connection is still at it, and to repeat it might do it twice
