@@ -732,9 +732,7 @@ def test_a_statement_that_takes_its_time_is_waited_for(
     assert opened.db.one(sqlalchemy.text("SELECT 1 FROM pg_sleep(0.5)"), {}) == (1,)
 
 
-def test_a_store_is_opened_though_its_first_connection_is_cut(
-    server_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_is_opened_though_its_first_connection_is_cut(server_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     open_store(server_url).close()
     connect, cut = Postgres.connect, list[int]()
 

@@ -589,8 +589,8 @@ def changed_values(store: Store, tables: Iterable[Table] = schema.SUMMED) -> Ite
 
 def _lost_rows(table: Table, view: Transaction) -> list[str]:
     """Whether rows came or went behind the store's back, lost their checksum, or have numbers that were never given."""
-    counted = {name: view.one(COUNTER, {"topic": name.format(table.name)}) for name in (schema.COUNTED, schema.UNSUMMED)}
-    was, unsummed = ((row or (None,))[0] for row in counted.values())
+    counters = (view.one(COUNTER, {"topic": of.format(table.name)}) for of in (schema.COUNTED, schema.UNSUMMED))
+    was, unsummed = ((row or (None,))[0] for row in counters)
     rows, summed = view.one(select(func.count(), func.count(table.c[schema.CHECKSUM])).select_from(table), {})
     said = [f"{table.name}: has {rows} rows, and {was} were written"] if rows != was else []
     if unsummed is None or rows - summed > unsummed:
