@@ -703,6 +703,22 @@ def test_who_waits_for_an_answer_that_was_lost_asks_anew(
     assert opened.ledger.verify() == 1 + is_written
 
 
+def test_a_look_that_needs_a_new_connection_waits_for_a_server_that_starts(
+    opened: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, connect, refused = begin(opened, clock), Postgres.connect, list[int]()
+
+    def starting(engine: Postgres, *, read_only: bool, name: str | None = None) -> Any:
+        if len(refused) < 3:
+            refused.append(1)
+            raise StoreError("store", why="the database system is starting up")
+        return connect(engine, read_only=read_only, name=name)
+
+    opened.db._idle.clear()
+    monkeypatch.setattr(Postgres, "connect", starting)
+    assert opened.runs.get(run).id == run and len(refused) == 3
+
+
 def test_a_transaction_that_was_left_behind_is_ended_by_who_left_it(
     opened: Store, server_url: str, clock: Clock
 ) -> None:

@@ -624,6 +624,8 @@ class Db:
                 reader = self._idle.pop()
                 if not getattr(reader.connection, "closed", False):
                     return reader
+        if isinstance(self.engine, Postgres):  # it was there when the store was opened
+            return Reader(self.engine.reconnect(read_only=True))
         return Reader(self.engine.connect(read_only=True))
 
     def _put_back(self, reader: Reader) -> None:
