@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -326,6 +327,24 @@ def test_weights_that_are_gone_or_other_ones_are_found(lived: Scene, quick: bool
     assert broken(lived.store, quick=quick) == ({} if quick else said)  # quickly, nothing is read
     (folder / "weights-1.safetensors").unlink()
     assert broken(lived.store, quick=quick) == said
+
+
+@once
+def test_a_manifest_or_what_a_trainer_needs_that_rotted_is_found(lived: Scene) -> None:
+    folder = lived.store.folder / "checkpoints/first"
+    trainer = folder / "trainer"
+    trainer.mkdir()
+    (trainer / "weights-2.safetensors").write_bytes(b"moments")
+    for place, name in ((folder, "weights-1.safetensors"), (trainer, "weights-2.safetensors")):
+        sha256 = hashlib.sha256((place / name).read_bytes()).hexdigest()
+        (place / "manifest.json").write_text(json.dumps({"file": name, "sha256": sha256}))
+    assert broken(lived.store) == {}
+    for file, place in ((trainer / "weights-2.safetensors", trainer), (folder / "manifest.json", folder)):
+        kept = file.read_bytes()
+        file.write_bytes(kept[:5])
+        (said,) = broken(lived.store)["weights"]
+        assert said.startswith(f"checkpoint root: {place} is damaged: ")
+        file.write_bytes(kept)
 
 
 def test_a_blob_that_rotted_or_went_is_found(store: Store) -> None:

@@ -32,6 +32,7 @@ from sqlalchemy import (
     text,
 )
 
+from holdfast.contracts.artifacts import MANIFEST, content_hash
 from holdfast.contracts.errors import BadInput, StoreError
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import DONE, AttemptState, RolloutState
@@ -604,11 +605,19 @@ def _lost_rows(table: Table, view: Transaction) -> list[str]:
 
 
 def _weights(store: Store, quick: bool) -> Iterator[str]:
-    """Checkpoints whose files are gone or are not those that were saved; quickly, only whether there are any."""
+    """Checkpoints whose files are gone or are not those that were saved; quickly, only whether there are any.
+
+    What the trainer needs to go on, and the manifests, lie beside the weights."""
     for checkpoint, uri, sha256 in store.db.all(SAVED, {}):
-        files = (store.folder / str(uri)).glob("*.safetensors")
-        if not any(quick or sha256_of(file) == sha256 for file in files):
-            yield f"checkpoint {checkpoint}: its weights are not in {store.folder / str(uri)}"
+        folder = store.folder / str(uri)
+        if not any(quick or sha256_of(file) == sha256 for file in folder.glob("*.safetensors")):
+            yield f"checkpoint {checkpoint}: its weights are not in {folder}"
+            continue
+        for manifest in () if quick else sorted(folder.rglob(MANIFEST)):
+            try:
+                content_hash(manifest.parent)
+            except (OSError, ValueError) as error:
+                yield f"checkpoint {checkpoint}: {manifest.parent} is damaged: {error}"
 
 
 def _ledger(store: Store, sealed: Sealed) -> Iterator[str]:
