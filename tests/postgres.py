@@ -36,9 +36,8 @@ def postgres_server() -> Iterator[str]:
     data = folder / "data"
     port = _free_port()
     run = {"cwd": "/", "check": True, "stdout": subprocess.DEVNULL}
-    subprocess.run(
-        [*prefix, binary("initdb"), "-D", data, "-U", "holdfast", "-A", "trust", "-E", "UTF8", "--locale=C"], **run
-    )
+    made = ["-U", "holdfast", "--data-checksums", "-A", "trust", "-E", "UTF8", "--locale=C"]
+    subprocess.run([*prefix, binary("initdb"), "-D", data, *made], **run)
     options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c max_connections=200"
     options += " -c max_wal_size=128MB -c autovacuum=off"  # it may lie in memory, and nothing in it grows old
     control = [*prefix, binary("pg_ctl"), "-D", data, "-w", "-l", folder / "log"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import multiprocessing
 import os
@@ -24,10 +25,10 @@ from holdfast.collect import pool as pool_module
 from holdfast.collect.agent import Context, OneModel, no_model
 from holdfast.collect.client import Client
 from holdfast.collect.executors import AgentRuntime, Slot
-from holdfast.collect.pool import Pool, PoolStats
+from holdfast.collect.pool import STARTS, Pool, PoolStats
 from holdfast.collect.processes import ProcessExecutor, ProcessRecipe
 from holdfast.contracts.budget import Mode
-from holdfast.contracts.errors import Fault, StoreError
+from holdfast.contracts.errors import Fault, Killed, StoreError
 from holdfast.contracts.rollout import AttemptState, Backoff, RolloutState, Split
 from holdfast.contracts.run import DesiredState
 from holdfast.contracts.trace import ModelCall
@@ -133,6 +134,30 @@ async def test_a_child_killed_while_it_starts_does_not_end_the_run(
     await bench.work_off(bench.pool_of(lambda: Slot(ProcessExecutor(recipe)), 1))
     assert len(killed) == 2
     assert [bench.states(name) for name in names] == [["succeeded"]] * 2
+
+
+@pytest.mark.parametrize("failing", [2, 99])
+async def test_where_no_process_is_to_be_had_it_is_tried_again_and_then_told(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    failed, start = list[int](), multiprocessing.process.BaseProcess.start
+
+    def start_or_fail(child: Any) -> None:
+        if len(failed) < failing:
+            failed.append(1)
+            raise OSError(errno.EMFILE, "Too many open files")
+        start(child)
+
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", start_or_fail)
+    monkeypatch.setattr(Backoff, "delay_s", lambda *_: 0.0)
+    (name,) = bench.enqueue({"do": "tell"})
+    pool = bench.pool_of(lambda: Slot(ProcessExecutor(ProcessRecipe("tests.collect.agents:do", no_score, no_model))), 1)
+    if failing > STARTS:
+        with pytest.raises(Killed, match="cannot be started: Too many open files; take fewer workers"):
+            await bench.work_off(pool)
+        return
+    await bench.work_off(pool)
+    assert bench.states(name) == ["succeeded"]
 
 
 # Working off

@@ -12,7 +12,7 @@ import pytest
 from holdfast.contracts.artifacts import Artifact
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Lost, NotFound, StoreCorrupt, StoreError, StoreFull
 from holdfast.contracts.run import ResourceVersion
-from holdfast.store.artifacts import FolderArtifacts, locked, write_atomically
+from holdfast.store.artifacts import FolderArtifacts, locked, replacing, write_atomically
 from holdfast.store.sql import number
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock
@@ -296,3 +296,24 @@ def test_the_same_content_is_the_same_version(store: Store, clock: Clock, one: A
 )
 def test_a_number_is_read_as_it_is_written(text: str, expected: int | None) -> None:
     assert number(text) == expected
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from holdfast.store.artifacts import replacing
+with replacing(Path(sys.argv[1])) as file:
+    file.write(b"half")
+    os._exit(0)
+"""
+
+
+def test_what_a_killed_writer_left_is_swept_by_the_next_and_what_is_being_written_stays(tmp_path: Path) -> None:
+    path = tmp_path / "status.json"
+    run_child(KILLED, str(path))
+    assert [file.name[:13] for file in tmp_path.iterdir()] == [".status.json."]
+    with replacing(path) as file:
+        file.write(b"slow")
+        write_atomically(path, b"quick")
+        assert path.read_bytes() == b"quick" and len(list(tmp_path.iterdir())) == 2
+    assert path.read_bytes() == b"slow" and list(tmp_path.iterdir()) == [path]

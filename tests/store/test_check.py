@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 import sqlite3
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import delete, func, select, text
 
 from holdfast.contracts.artifacts import Artifact
 from holdfast.contracts.commands import Role
@@ -17,10 +19,12 @@ from holdfast.contracts.errors import StoreCorrupt, StoreError
 from holdfast.contracts.release import PolicyKind
 from holdfast.contracts.rollout import AttemptState, RolloutState
 from holdfast.contracts.run import RunState
+from holdfast.store import check as checking
 from holdfast.store import schema
 from holdfast.store.check import MOST, RULES, Finder, _due, changed_values, check, parts
+from holdfast.store.db import engine_for, upgrade
 from holdfast.store.store import Store, open_store
-from tests.conftest import Clock, Files
+from tests.conftest import Clock, Databases, Files
 from tests.store.children import run_child
 from tests.store.scene import (
     AT_ONCE,
@@ -135,6 +139,61 @@ def test_a_value_of_another_kind_is_a_problem_and_ends_no_check(lived: Scene) ->
     assert broken(lived.store) == {} and seen > 100
 
 
+@once
+def test_read_deeply_no_row_comes_or_goes_unnoticed_and_none_loses_its_checksum_or_its_number(lived: Scene) -> None:
+    for table in schema.SUMMED:
+        if lived.store.db.one(select(func.count()).select_from(table), {})[0] == 0:
+            continue
+        first = " AND ".join(f"{key.name} = (SELECT {key.name} FROM {table.name} LIMIT 1)" for key in table.primary_key)
+        damages = [f"DELETE FROM {table.name} WHERE {first}", f"UPDATE {table.name} SET checksum = NULL WHERE {first}"]
+        if "key" in table.c:
+            damages += [f"UPDATE {table.name} SET key = {key} WHERE {first}" for key in (0, 10**6)]
+        for statement in damages:
+            with damaged(lived.store, statement):
+                found = list(changed_values(lived.store, [table]))
+                assert len(found) == 1 and found[0].startswith(f"{table.name}: "), (statement, found)
+    assert list(changed_values(lived.store)) == []
+
+
+@once
+def test_what_is_pruned_is_not_missed(lived: Scene) -> None:
+    lived.store.db.write(lambda tx: tx.run(delete(schema.flags), {}).rowcount).result()
+    assert list(changed_values(lived.store)) == []
+
+
+def test_rows_from_before_there_were_checksums_are_no_damage_and_no_others_go_without(files: Files) -> None:
+    url = files.blank()
+    upgrade(engine := engine_for(url), "0008")
+    insert = "INSERT INTO flags (project, name, body, changed_at) VALUES ('default', 'old', '{}', 1.0)"
+    connection = engine.connect(read_only=False)
+    connection.execute(insert)
+    connection.close()
+    with open_store(url) as store:
+        assert list(changed_values(store)) == []
+        with prompt(store) as other:
+            other.execute(insert.replace("old", "new"))
+        assert list(changed_values(store)) == [
+            "flags: has 2 rows, and 1 were written",
+            "flags: 2 rows have no checksum, and 1 were written without",
+        ]
+
+
+@once
+def test_a_lost_counter_and_a_record_that_cannot_be_read_are_problems_of_their_parts(lived: Scene) -> None:
+    damage(lived.store, "DELETE FROM pulse WHERE topic = 'orders'", "UPDATE commands SET answer = '{'")
+    found = broken(lived.store)
+    assert found["counters"] == ["counter orders: is not there, or below 0"]
+    assert found["orders"][0].startswith("a record cannot be read: JSONDecodeError: ")
+    assert found.keys() == {"counters", "orders"}
+
+
+def test_a_server_that_verifies_no_page_is_told(databases: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_store(databases.fresh()) as store:
+        assert list(changed_values(store)) == []
+        monkeypatch.setattr(checking, "VERIFIED", text("SELECT 'off'"))
+        assert list(changed_values(store)) == [checking.UNVERIFIED]
+
+
 def test_a_log_that_was_deleted_or_torn_is_noticed_before_anybody_goes_on(files: Files) -> None:
     for place, spoil in enumerate((lambda log: b"", lambda log: log[: len(log) // 2], lambda log: None)):
         url = files.fresh()
@@ -177,7 +236,7 @@ def test_every_part_is_looked_at(store: Store) -> None:
     names = (
         "runs leases rollouts attempts spans signals budgets steps scorings checkpoints releases trials labels guards"
     )
-    names += " sources arms flags judgements orders recorded noted tasks scored recount ledger blobs weights"
+    names += " sources arms flags judgements orders recorded noted tasks scored recount counters ledger blobs weights"
     only = ["file", "references"] if store.db.engine.name == "sqlite" else []
     assert [part.name for part in check(store)] == [*only, *names.split()]
 
@@ -296,6 +355,24 @@ def test_weights_that_are_gone_or_other_ones_are_found(lived: Scene, quick: bool
     assert broken(lived.store, quick=quick) == ({} if quick else said)  # quickly, nothing is read
     (folder / "weights-1.safetensors").unlink()
     assert broken(lived.store, quick=quick) == said
+
+
+@once
+def test_a_manifest_or_what_a_trainer_needs_that_rotted_is_found(lived: Scene) -> None:
+    folder = lived.store.folder / "checkpoints/first"
+    trainer = folder / "trainer"
+    trainer.mkdir()
+    (trainer / "weights-2.safetensors").write_bytes(b"moments")
+    for place, name in ((folder, "weights-1.safetensors"), (trainer, "weights-2.safetensors")):
+        sha256 = hashlib.sha256((place / name).read_bytes()).hexdigest()
+        (place / "manifest.json").write_text(json.dumps({"file": name, "sha256": sha256}))
+    assert broken(lived.store) == {}
+    for file, place in ((trainer / "weights-2.safetensors", trainer), (folder / "manifest.json", folder)):
+        kept = file.read_bytes()
+        file.write_bytes(kept[:5])
+        (said,) = broken(lived.store)["weights"]
+        assert said.startswith(f"checkpoint root: {place} is damaged: ")
+        file.write_bytes(kept)
 
 
 def test_a_blob_that_rotted_or_went_is_found(store: Store) -> None:

@@ -335,7 +335,7 @@ def test_a_forked_child_cannot_use_its_parents_store_nor_spoil_it(url: str) -> N
 
 def test_a_snapshot_sees_one_moment(store: Store) -> None:
     count, add = (
-        sqlalchemy.text("SELECT count(*) FROM pulse WHERE topic NOT LIKE 'commit %'"),
+        sqlalchemy.text("SELECT count(*) FROM pulse WHERE topic NOT LIKE 'commit %' AND topic NOT LIKE '% of %'"),
         sqlalchemy.text("INSERT INTO pulse VALUES ('x', 0)"),
     )
     n = len(TOPICS) + 1  # and the counter of commits
@@ -681,6 +681,87 @@ def test_a_reader_that_was_cut_reads_on(opened: Store, server_url: str, clock: C
     assert opened.runs.get(run).id == run
     cut_every_connection(server_url)
     assert opened.views.is_done(run)  # of one moment, in a transaction
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_who_waits_for_an_answer_that_was_lost_asks_anew(
+    opened: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch, is_written: bool
+) -> None:
+    """Nothing ends such a connection: the other side takes what is sent, and never answers."""
+    monkeypatch.setattr(db, "NO_ANSWER_S", 0.3)
+    run = begin(opened, clock)
+    opened.runs.get(run)
+    session: Any = opened.db._writer._session
+    silent = (session._connection if is_written else opened.db._idle[-1].connection).info.backend_pid
+    os.kill(silent, signal.SIGSTOP)
+    try:
+        if is_written:
+            opened.ledger.append("note", {}, who="test", now=clock.now).result(10.0)
+        assert opened.ledger.verify() == 1 + is_written
+    finally:
+        os.kill(silent, signal.SIGCONT)
+    assert opened.ledger.verify() == 1 + is_written
+
+
+def test_a_look_that_needs_a_new_connection_waits_for_a_server_that_starts(
+    opened: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, connect, refused = begin(opened, clock), Postgres.connect, list[int]()
+
+    def starting(engine: Postgres, *, read_only: bool, name: str | None = None) -> Any:
+        if len(refused) < 3:
+            refused.append(1)
+            raise StoreError("store", why="the database system is starting up")
+        return connect(engine, read_only=read_only, name=name)
+
+    opened.db._idle.clear()
+    monkeypatch.setattr(Postgres, "connect", starting)
+    assert opened.runs.get(run).id == run and len(refused) == 3
+
+
+def test_a_transaction_that_was_left_behind_is_ended_by_who_left_it(
+    opened: Store, server_url: str, clock: Clock
+) -> None:
+    """The connection is cut on this side alone, and the server still holds what it had locked."""
+    tries = list[Any]()
+
+    def operation(tx: Transaction) -> int:
+        append(tx, "default", None, "note", "test", {}, clock.now)
+        tries.append(tx._connection)
+        if len(tries) == 1:
+            os.dup2(os.open("/dev/null", os.O_RDWR), tx._connection.fileno())
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+        return len(tries)
+
+    left = os.dup(opened.db._writer._session._connection.fileno())  # type: ignore[attr-defined]
+    try:
+        assert opened.db.write(operation).result(5.0) == len(tries) >= 2
+        assert opened.ledger.verify() == 1
+    finally:
+        os.close(left)
+
+
+def test_a_statement_that_takes_its_time_is_waited_for(
+    opened: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(db, "NO_ANSWER_S", 0.1)
+    assert opened.db.one(sqlalchemy.text("SELECT 1 FROM pg_sleep(0.5)"), {}) == (1,)
+
+
+def test_a_store_is_opened_though_its_first_connection_is_cut(server_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_store(server_url).close()
+    connect, cut = Postgres.connect, list[int]()
+
+    def cut_once(engine: Postgres, *, read_only: bool, name: str | None = None) -> Any:
+        connection = connect(engine, read_only=read_only, name=name)
+        if not read_only and not cut:
+            cut.append(connection.info.backend_pid)
+            command(server_url, f"SELECT pg_terminate_backend({cut[0]})")
+        return connection
+
+    monkeypatch.setattr(Postgres, "connect", cut_once)
+    with open_store(server_url) as store:
+        assert store.ledger.verify() == 0 and cut
 
 
 def test_a_host_that_vanished_in_a_transaction_holds_nobody_up(

@@ -59,16 +59,14 @@ class ProcessExecutor:
 
     def prepare(self) -> None:
         """Starts a child that has loaded the agent, so that no attempt's time includes it."""
-        ours, theirs = _spawn.Pipe()
-        self._child = _spawn.Process(target=work, args=(theirs, self._recipe), name="holdfast-agent", daemon=True)
-        # A child inherits the signal mask: Ctrl-C reaches the whole group and must not hit it half started.
-        resource_tracker.ensure_running()  # before masking, since it unblocks the signal
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            self._child.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        theirs.close()
+            self._child, ours = self._started()
+        except OSError as error:  # no process, memory or file is to be had just now
+            why, remedy = (
+                f"its process cannot be started: {error.strerror or error}",
+                "take fewer workers, or raise limits",
+            )
+            raise Killed(f"agent {self._recipe.agent}", why=why, remedy=remedy) from error
         self._pipe = ours
         try:
             ours.recv()
@@ -81,6 +79,19 @@ class ProcessExecutor:
                 kind, remedy = Killed, "see whether memory is short, or who kills it"
             why = f"its process ended with {_exit_text(code)} before it was ready"
             raise kind(f"agent {self._recipe.agent}", why=why, remedy=remedy) from None
+
+    def _started(self) -> tuple[Any, Connection]:
+        ours, theirs = _spawn.Pipe()
+        with theirs:
+            child = _spawn.Process(target=work, args=(theirs, self._recipe), name="holdfast-agent", daemon=True)
+            # A child inherits the signal mask: Ctrl-C reaches the whole group and must not hit it half started.
+            resource_tracker.ensure_running()  # before masking, since it unblocks the signal
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                child.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return child, ours
 
     def hindered(self) -> Callable[[], bool]:
         return lambda: False

@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO
@@ -104,10 +104,13 @@ def write_atomically(path: Path, data: bytes) -> None:
 def replacing(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
     """Write aside, sync, rename; when the block fails, what was at the path before is still there.
 
-    `mode` is as readable as the store: what is written aside is private at first.
+    `mode` is as readable as the store: what is written aside is private at first. It is locked while it is written, so
+    that the next writer can tell what a killed one left.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:20]}.")
+    prefix = f".{path.name[:20]}."
+    _sweep(path.parent, prefix)
+    descriptor, aside = _locked_file(path.parent, prefix)
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(file.fileno(), mode)
@@ -119,6 +122,34 @@ def replacing(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
         Path(aside).unlink(missing_ok=True)
         raise
     sync(path.parent)
+
+
+def _locked_file(folder: Path, prefix: str) -> tuple[int, str]:
+    while True:
+        descriptor, aside = tempfile.mkstemp(dir=folder, prefix=prefix)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_nlink:
+                return descriptor, aside
+        except BlockingIOError:  # somebody takes it for a left one: the next name is as good
+            pass
+        except OSError:  # a file system without locks: nobody can lock it to sweep it, either
+            return descriptor, aside
+        os.close(descriptor)
+
+
+def _sweep(folder: Path, prefix: str) -> None:
+    """Remove what killed writers left: nobody has it locked any more."""
+    with os.scandir(folder) as entries:
+        left = [entry.path for entry in entries if entry.name.startswith(prefix)]
+    for path in left:
+        with suppress(OSError):  # somebody writes it, or it is not for us to remove
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                Path(path).unlink()
+            finally:
+                os.close(descriptor)
 
 
 @contextmanager

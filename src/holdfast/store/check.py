@@ -32,16 +32,18 @@ from sqlalchemy import (
     text,
 )
 
-from holdfast.contracts.errors import StoreError
+from holdfast.contracts.artifacts import MANIFEST, content_hash
+from holdfast.contracts.errors import BadInput, StoreError
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import DONE, AttemptState, RolloutState
 from holdfast.contracts.run import DesiredState, RunState
 from holdfast.store import experiments, rows, runs, schema, scorings, tasks
 from holdfast.store.artifacts import sha256_of
 from holdfast.store.commands import changed_tokens
-from holdfast.store.db import MIGRATING, migrations
+from holdfast.store.db import COMMITS, MIGRATING, migrations
+from holdfast.store.notifications import TOPICS
 from holdfast.store.releases import hash_of, recompute, source_text
-from holdfast.store.sql import Transaction, among, from_json, sum_of
+from holdfast.store.sql import Transaction, among, from_json, given, sum_of
 from holdfast.store.store import Store
 
 MADE = re.compile(r"CREATE (?:UNIQUE )?(TRIGGER|INDEX|FUNCTION) (\w+)")
@@ -411,6 +413,12 @@ Finder = Callable[[], Iterable[str]]
 INTEGRITY = text(f"PRAGMA integrity_check({MOST})")
 QUICK = text(f"PRAGMA quick_check({MOST})")
 FOREIGN = text("PRAGMA foreign_key_check")
+COUNTER = select(schema.pulse.c.n).where(given(schema.pulse, "topic"))
+TOPICS_KEPT = select(schema.pulse.c.topic, schema.pulse.c.n)
+GIVEN = text("SELECT seq FROM sqlite_sequence WHERE name = :name")
+VERIFIED = text("SHOW data_checksums")
+UNVERIFIED = "the server verifies no page: a changed value would not show; stop it and run 'pg_checksums --enable'"
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, BadInput)
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,8 +458,8 @@ def check(store: Store, *, quick: bool = False, deep: bool = False, sealed: Seal
             problems.extend(look())
         except StoreError as error:
             problems.append(str(error))
-        except (TypeError, ValueError, LookupError, AttributeError) as error:  # of a value that is not of its kind
-            problems.append(f"{name}: a value cannot be read ({error})")
+        except UNREADABLE as error:
+            problems.append(f"a record cannot be read: {type(error).__name__}: {error}")
         yield CheckedPart(name=name, problems=tuple(problems))
 
 
@@ -536,6 +544,14 @@ def _orders(view: Transaction) -> Iterator[str]:
         rows.alert(row)
 
 
+def _counters(view: Transaction) -> Iterator[str]:
+    """Without its counter nothing of a kind can be written any more."""
+    kept = dict(view.all(TOPICS_KEPT, {}))
+    for topic in (*TOPICS, COMMITS) if view.is_sqlite else ():
+        if kept.get(topic, -1) < 0:
+            yield f"counter {topic}: is not there, or below 0"
+
+
 READ: tuple[tuple[str, Callable[[Transaction], Iterable[str]]], ...] = (
     ("guards", missing),
     ("sources", _sources),
@@ -548,6 +564,7 @@ READ: tuple[tuple[str, Callable[[Transaction], Iterable[str]]], ...] = (
     ("tasks", tasks.changed),
     ("scored", scorings.changed),
     ("recount", recompute),
+    ("counters", _counters),
 )
 
 
@@ -562,12 +579,16 @@ def _read(store: Store, look: Callable[[Transaction], Iterable[str]]) -> list[st
 
 def changed_values(store: Store, tables: Iterable[Table] = schema.SUMMED) -> Iterator[str]:
     """Rows that are not what was written. Postgres is asked for every value: it verifies its pages as it reads them."""
+    is_sqlite = store.db.engine.name == "sqlite"
+    if not is_sqlite and store.db.one(VERIFIED, {}) != ("on",):
+        yield UNVERIFIED
     for table in tables:
         try:
-            if store.db.engine.name != "sqlite":
+            if not is_sqlite:
                 read = func.md5(cast(literal_column(table.name), Text))
                 store.db.all(select(func.count(read)).select_from(table), {})
                 continue
+            yield from store.db.reading(partial(_lost_rows, table), snapshot=True)
             keys = list(table.primary_key.columns)
             wrong = sum_of(table, {column.name: column for column in table.c}) != table.c[schema.CHECKSUM]
             found = store.db.all(select(*keys).where(wrong).limit(MOST + 1), {})
@@ -581,12 +602,36 @@ def changed_values(store: Store, tables: Iterable[Table] = schema.SUMMED) -> Ite
             yield MORE
 
 
+def _lost_rows(table: Table, view: Transaction) -> list[str]:
+    """Whether rows came or went behind the store's back, lost their checksum, or have numbers that were never given."""
+    counters = (view.one(COUNTER, {"topic": of.format(table.name)}) for of in (schema.COUNTED, schema.UNSUMMED))
+    was, unsummed = ((row or (None,))[0] for row in counters)
+    rows, summed = view.one(select(func.count(), func.count(table.c[schema.CHECKSUM])).select_from(table), {})
+    said = [f"{table.name}: has {rows} rows, and {was} were written"] if rows != was else []
+    if unsummed is None or rows - summed > unsummed:
+        said.append(f"{table.name}: {rows - summed} rows have no checksum, and {unsummed} were written without")
+    if "key" in table.c and rows:
+        least, most = view.one(select(func.min(table.c.key), func.max(table.c.key)), {})
+        given = view.one(GIVEN, {"name": table.name})
+        if least < 1 or given is None or most > given[0]:
+            said.append(f"{table.name}: the row with key {most if least > 0 else least} was never given that number")
+    return said
+
+
 def _weights(store: Store, quick: bool) -> Iterator[str]:
-    """Checkpoints whose files are gone or are not those that were saved; quickly, only whether there are any."""
+    """Checkpoints whose files are gone or are not those that were saved; quickly, only whether there are any.
+
+    What the trainer needs to go on, and the manifests, lie beside the weights."""
     for checkpoint, uri, sha256 in store.db.all(SAVED, {}):
-        files = (store.folder / str(uri)).glob("*.safetensors")
-        if not any(quick or sha256_of(file) == sha256 for file in files):
-            yield f"checkpoint {checkpoint}: its weights are not in {store.folder / str(uri)}"
+        folder = store.folder / str(uri)
+        if not any(quick or sha256_of(file) == sha256 for file in folder.glob("*.safetensors")):
+            yield f"checkpoint {checkpoint}: its weights are not in {folder}"
+            continue
+        for manifest in () if quick else sorted(folder.rglob(MANIFEST)):
+            try:
+                content_hash(manifest.parent)
+            except (OSError, ValueError) as error:
+                yield f"checkpoint {checkpoint}: {manifest.parent} is damaged: {error}"
 
 
 def _ledger(store: Store, sealed: Sealed) -> Iterator[str]:

@@ -15,11 +15,11 @@ import selectors
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import mkstemp
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import Executable, bindparam, select, update
 from sqlalchemy.dialects.sqlite import dialect
@@ -37,9 +37,10 @@ from holdfast.contracts.errors import (
 )
 from holdfast.store import schema
 from holdfast.store.notifications import TOPICS, Notifications
-from holdfast.store.sql import Book, Params, Transaction, checksum
+from holdfast.store.sql import Book, Params, Transaction, among, checksum
 from holdfast.store.writer import WriteFuture, Writer
 
+T = TypeVar("T")
 PATIENCE_S = 30.0
 COMMITS = "commits"  # the counter of all commits, beside those of the topics
 SILENT_S = 5.0  # whoever waits longer for a lock is told for whom
@@ -50,7 +51,7 @@ IDLE = 4  # connections for looking that are kept open; more looks at once open 
 _change = update(schema.pulse).where(schema.pulse.c.topic == bindparam("t"))
 _bump = _change.values(n=schema.pulse.c.n + 1).returning(schema.pulse.c.n)
 PULSES_OF = select(schema.pulse.c.n).where(schema.pulse.c.topic == bindparam("t"))
-_pulses = select(schema.pulse.c.topic, schema.pulse.c.n).where(schema.pulse.c.topic != COMMITS)
+_pulses = select(schema.pulse.c.topic, schema.pulse.c.n).where(among(schema.pulse.c.topic, *TOPICS))
 
 
 class SQLite:
@@ -249,8 +250,11 @@ DISK_FULL = "53100"
 UNKNOWN = "whether the last write was kept is unknown: look before repeating it"
 MARKED, FORGOTTEN_NS = "commit", 7 * 86_400 * 10**9  # the rows of sessions that left no mark for so long are deleted
 FORGET = "DELETE FROM pulse WHERE topic LIKE %(marked)s AND n < %(before)s"
+END_OLD = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
+END_OLD += " AND pid <> pg_backend_pid()"
 RECONNECT_S = 60.0  # a server that restarts is waited for
 LOOK_S = 5.0  # a connection that only listens is tried so often: what it listens to may be gone
+NO_ANSWER_S = 10.0  # then another connection asks whether the server is still at it: the answer may be lost
 SAME_CLOCK_S = 0.25  # clocks that agree so far are taken for the same
 # A host that vanishes must not hold the others up: the server ends its transaction and its connection by itself.
 KEPT_ALIVE = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
@@ -259,6 +263,9 @@ FOR_READING = "-c default_transaction_read_only=on -c statement_timeout=600s"
 FOR_READING += " -c idle_in_transaction_session_timeout=600s"  # an export may be slow, and holds nobody up
 CLIENT_SIDE = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 CLIENT_SIDE |= {"tcp_user_timeout": 30_000}  # milliseconds without an acknowledgement
+# A backend that waits for its client has said, or heard, all that there is: what we wait for will never come.
+IS_AT_WORK = "SELECT 1 FROM pg_stat_activity WHERE pid = {} AND state = 'active'"
+IS_AT_WORK += " AND wait_event_type IS DISTINCT FROM 'Client'"
 
 
 class Postgres:
@@ -271,7 +278,15 @@ class Postgres:
         except ImportError:
             where, remedy = f"store {hide_password(url)}", "pip install 'holdfast[postgres]'"
             raise BadInput(where, why="psycopg is not installed", remedy=remedy) from None
-        self.driver = psycopg
+        self.driver, engine = psycopg, self
+
+        class Connection(psycopg.Connection[Any]):
+            """One whose waiting ends where the answer was lost on its way, though both ends seem to live."""
+
+            def wait(self, gen: Any, *how: Any, **more: Any) -> Any:
+                return super().wait(engine._until_silent(self, gen), *how, **more)
+
+        self._connection = Connection
         self._dsn = "postgresql://" + url.split("://", 1)[1]
         self.url = hide_password(self._dsn)
         self.dialect: Dialect = PGDialect_psycopg(paramstyle="pyformat")  # type: ignore[no-untyped-call]
@@ -281,22 +296,49 @@ class Postgres:
         self._measured = (0.0, -1e9)  # round trip of that measurement, and when it was, both in seconds
         self._jitter = random.Random()  # spreads those who connect anew; no result depends on it
 
-    def connect(self, *, read_only: bool) -> Any:
+    def connect(self, *, read_only: bool, name: str | None = None) -> Any:
         limits = FOR_READING if read_only else FOR_WRITING
         options = f"-c synchronous_commit=on -c timezone=UTC {KEPT_ALIVE} {limits}"
         try:
             how: Any = {"autocommit": True, "options": options, **CLIENT_SIDE}
-            return self.driver.connect(self._dsn, row_factory=self.driver.rows.tuple_row, **how)
+            how |= {} if name is None else {"application_name": name}
+            return self._connection.connect(self._dsn, row_factory=self.driver.rows.tuple_row, **how)
         except self.driver.OperationalError as error:
             why, remedy = str(error).strip().splitlines()[0], "check the URL and that the server runs"
             raise StoreError(f"store {self.url}", why=why, remedy=remedy) from error
 
-    def reconnect(self, *, read_only: bool) -> Any:
+    def _until_silent(self, connection: Any, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        """As `gen`, which waits for the server; the driver's OperationalError once it is no longer at our statement."""
+        heard_at = time.monotonic()
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if ready:
+                    heard_at = time.monotonic()
+                elif time.monotonic() - heard_at > NO_ANSWER_S:
+                    if not self._is_at_work(connection.pgconn.backend_pid):
+                        connection.close()
+                        raise self.driver.OperationalError(f"no answer within {NO_ANSWER_S:g} s: it was lost")
+                    heard_at = time.monotonic()
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            return cast(T, end.value)
+
+    def _is_at_work(self, backend: int) -> bool:
+        """Whether the server still works on a statement; True where nobody can be asked."""
+        try:
+            with closing(self.connect(read_only=True)) as other:
+                return self._ask(other, IS_AT_WORK.format(backend)) > 0
+        except (self.driver.Error, StoreError):
+            return True
+
+    def reconnect(self, *, read_only: bool, name: str | None = None) -> Any:
         """A new connection in place of one that was lost; a server that is down is waited for."""
         until, pause_s = time.monotonic() + RECONNECT_S, 0.1
         while True:
             try:
-                return self.connect(read_only=read_only)
+                return self.connect(read_only=read_only, name=name)
             except StoreError:
                 if time.monotonic() > until:
                     raise
@@ -346,9 +388,9 @@ class Postgres:
         if connection is not None:
             connection.close()
 
-    def _ask(self, connection: Any, statement: str) -> None:
-        """As `execute`, which would wait for good where nobody answers: StoreError after LOOK_S."""
-        remote, until = connection.pgconn, time.monotonic() + LOOK_S
+    def _ask(self, connection: Any, statement: str) -> int:
+        """As `execute`, how many rows; StoreError where nobody answers within LOOK_S."""
+        remote, until, rows = connection.pgconn, time.monotonic() + LOOK_S, 0
         remote.send_query(statement.encode())
         with selectors.DefaultSelector() as ready:
             ready.register(remote.socket, selectors.EVENT_READ)
@@ -358,7 +400,8 @@ class Postgres:
                         raise StoreError(f"store {self.url}", why=f"no answer within {LOOK_S:g} s")
                     remote.consume_input()
                 if (result := remote.get_result()) is None:
-                    return
+                    return rows
+                rows = result.ntuples
                 if message := result.error_message:
                     raise StoreError(f"store {self.url}", why=message.decode(errors="replace"))
 
@@ -385,22 +428,34 @@ class PostgresSession:
 
     def __init__(self, engine: Postgres) -> None:
         self._engine, self.translate = engine, engine.translate
-        self._connection = engine.connect(read_only=False)
         self._number = 0  # of the transaction under way, as the server counts them
         self._marked, self._mark = f"{MARKED} {engine.origin}-{secrets.token_hex(4)}", 0
-        self._start()  # it measures the server's clock
+        self._connection = engine.connect(read_only=False, name=self._marked)
+        try:
+            self._afresh(self._start)  # it measures the server's clock
+        except engine.driver.Error as error:
+            raise self.translate(error) from error
         self.rollback()
 
     def begin(self) -> Transaction:
-        if self._connection.closed:
-            self._connection = self._engine.reconnect(read_only=False)
-        try:
-            self._begin()
-        except self._engine.driver.OperationalError:  # cut while it was idle, with nothing under way: a new one will do
-            self._connection.close()
-            self._connection = self._engine.reconnect(read_only=False)
-            self._begin()
+        self._afresh(self._begin)
         return Transaction(self._connection, self._engine.book)
+
+    def _afresh(self, start: Callable[[], None]) -> None:
+        """Starts a transaction, on a new connection where this one was cut while it was idle."""
+        if self._connection.closed:
+            self._renew()
+        try:
+            start()
+        except self._engine.driver.OperationalError:  # with nothing under way: a new one will do
+            self._renew()
+            start()
+
+    def _renew(self) -> None:
+        """A new connection. The server may not know that the old one is lost, and keep what it had locked."""
+        self._connection.close()
+        self._connection = self._engine.reconnect(read_only=False, name=self._marked)
+        self._connection.execute(END_OLD, (self._marked,))
 
     def _begin(self) -> None:
         is_first, self._mark = not self._mark, max(self._mark + 1, time.time_ns())
@@ -432,8 +487,7 @@ class PostgresSession:
 
     def _was_kept(self) -> bool:
         """Of the transaction whose commit nobody answered."""
-        self._connection.close()
-        self._connection = self._engine.reconnect(read_only=False)
+        self._renew()
         until = time.monotonic() + RECONNECT_S
         while self._is_under_way():
             if time.monotonic() > until:  # its old connection is still at it, and to repeat it might do it twice
@@ -470,7 +524,6 @@ def hide_password(url: str) -> str:
     return re.sub(r"([?&]password=)[^&]*", r"\1***", url)
 
 
-T = TypeVar("T")
 REVISIONS = sorted(path.name[:4] for path in (Path(__file__).parent / "migrations" / "versions").glob("0*.py"))
 HEAD = REVISIONS[-1]
 MIGRATION_LOCK = 7046029254386353131  # any number, the same for every process
@@ -571,6 +624,8 @@ class Db:
                 reader = self._idle.pop()
                 if not getattr(reader.connection, "closed", False):
                     return reader
+        if isinstance(self.engine, Postgres):  # it was there when the store was opened
+            return Reader(self.engine.reconnect(read_only=True))
         return Reader(self.engine.connect(read_only=True))
 
     def _put_back(self, reader: Reader) -> None:

@@ -331,7 +331,8 @@ ledger = _table(
 )
 
 pulse = _table(
-    "pulse",  # SQLite: counters by which others see what kind of thing changed. Postgres: each session's last commit
+    # SQLite: counters by which others see what kind of thing changed, and of rows. Postgres: each session's last commit
+    "pulse",
     _text("topic*"),
     _big("n"),
 )
@@ -339,6 +340,7 @@ pulse = _table(
 # Of the other columns but `key`, as `sql.checksum` computes it; NULL: of a row from before, or on Postgres, which has
 # checksums of its own. The ledger has a chain instead.
 CHECKSUM = "checksum"
+COUNTED, UNSUMMED = "rows of {}", "unsummed of {}"  # topics of `pulse`: of a table's rows, and of those from before
 SUMMED = tuple(table for table in metadata.sorted_tables if table not in (ledger, pulse))
 for _each in SUMMED:
     _each.append_column(Column(CHECKSUM, Big))

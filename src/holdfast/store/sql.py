@@ -17,6 +17,7 @@ from sqlalchemy import (
     BindParameter,
     Column,
     ColumnElement,
+    Delete,
     Executable,
     Table,
     Update,
@@ -36,7 +37,7 @@ from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from holdfast.contracts.errors import BadRecord
-from holdfast.store.schema import CHECKSUM
+from holdfast.store.schema import CHECKSUM, COUNTED, pulse
 
 Params = dict[str, Any]
 _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
@@ -193,6 +194,10 @@ def _literal(value: object) -> str:
     return repr(value)
 
 
+_counter = update(pulse).where(pulse.c.topic == bindparam("counter"))
+_COUNT_OUT = _counter.values(n=pulse.c.n - bindparam("gone"))
+
+
 class Transaction:
     """What an operation gets: run statements, and say which topics it touched."""
 
@@ -208,7 +213,15 @@ class Transaction:
         return self._book.is_sqlite
 
     def run(self, statement: Executable, params: Params) -> Any:
-        return self._execute(self._book[statement], params)
+        cursor = self._execute(self._book[statement], params)
+        if isinstance(statement, Delete):
+            self._count_out(statement, cursor.rowcount)
+        return cursor
+
+    def _count_out(self, statement: Delete, gone: int) -> None:
+        """A trigger counts what comes; what goes is counted here, so that nobody else can take a row unnoticed."""
+        if self.is_sqlite and gone:
+            self.run(_COUNT_OUT, {"counter": COUNTED.format(statement.table.description), "gone": gone})
 
     def many(self, statement: Executable, params: Sequence[Params]) -> int:
         """Run one statement for each set of values, in one go; how many rows it touched."""
@@ -218,6 +231,8 @@ class Transaction:
         cursor = self._connection.cursor()
         cursor.executemany(self._book[statement], params)
         touched: int = cursor.rowcount
+        if isinstance(statement, Delete):
+            self._count_out(statement, touched)
         return touched
 
     def one(self, statement: Executable, params: Params) -> Any:
