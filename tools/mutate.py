@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import compileall
-import difflib
 import json
 import math
 import os
@@ -33,6 +32,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import SequenceMatcher, unified_diff
 from pathlib import Path
 from py_compile import PycInvalidationMode
 from queue import SimpleQueue
@@ -46,7 +46,7 @@ from tests.warm import LIBRARIES, Warm
 
 ROOT = Path(__file__).resolve().parents[1]
 GENERATED = shutil.ignore_patterns(".git", ".venv*", ".holdfast", "*.pyc", ".*_cache", ".hypothesis", "build")
-ROOMS = sorted(path.name for path in (ROOT / "src/holdfast").iterdir() if (ROOT / "tests" / path.name).is_dir())
+ROOMS = sorted(path.parent.name for path in (ROOT / "src/holdfast").glob("*/__init__.py"))
 HANG_S = 90  # no test takes so long without a mutant
 START = Lock()
 Result = dict[str, Any]  # mutants, tried, killed, and of the survivors their diffs and how many are texts
@@ -74,7 +74,7 @@ class Mutant:
         return changed.code
 
     def diff(self) -> str:
-        lines = list(difflib.unified_diff(self.source.splitlines(), self.code().splitlines(), n=0, lineterm=""))[2:]
+        lines = list(unified_diff(self.source.splitlines(), self.code().splitlines(), n=0, lineterm=""))[2:]
         where = lines[0].split()[1].lstrip("-").partition(",")[0]
         return "\n".join([f"{self.path}:{where}", *(f"    {line}" for line in lines[1:] if not line.startswith("@@"))])
 
@@ -87,9 +87,16 @@ class Mutant:
         """Its test files, nearest first: the room's that name it, the rest of the room's, others that import it."""
         name, room = ".".join(self.path.with_suffix("").parts[1:]).removesuffix(".__init__"), self.path.parts[2]
         package, _, stem = name.rpartition(".")
-        imports = re.compile(rf"\b{name} import|import {name}\b|from {package} import .*\b{stem}\b")
+        named = rf"\b{name} import|import {name}\b|from {package} import .*\b{stem}\b"
+        imports = re.compile(named if Path("tests", room).is_dir() else rf"{named}|\bholdfast\.{room}\b")
         found: list[list[str]] = [[], [], []]
-        for file in sorted(Path("tests").glob("*/**/test_*.py"), key=lambda file: file.stem != f"test_{stem}"):
+        alike = SequenceMatcher(b=f"test_{stem}")  # what it is compared with is read once
+
+        def unlike(file: Path) -> tuple[float, Path]:
+            alike.set_seq1(file.stem)
+            return -alike.ratio(), file
+
+        for file in sorted(Path("tests").glob("*/**/test_*.py"), key=unlike):
             is_near = file.stem == f"test_{stem}" or imports.search(file.read_text("utf-8")) is not None
             if file.parts[1] == room:
                 found[not is_near].append(str(file))
@@ -234,7 +241,7 @@ def main() -> None:
         room: int(most or given.sample) for room, _, most in (word.partition(":") for word in given.rooms or ROOMS)
     }
     if unknown := set(asked) - set(ROOMS):
-        parser.error(f"no room {', '.join(sorted(unknown))} with tests; there are {', '.join(ROOMS)}")
+        parser.error(f"no room {', '.join(sorted(unknown))}; there are {', '.join(ROOMS)}")
     os.chdir(ROOT)  # mutmut reads its settings from here
     os.environ["OMP_NUM_THREADS"] = "1"  # before anything loads that would start threads, which no fork has
     end, missing = time.monotonic() + 60 * given.minutes, [room for room in asked if room not in results]
