@@ -129,6 +129,7 @@ def test_all_of_it_is_found_and_nothing_else(text: str, kind: str, thing: str) -
         ("export DB_PASSWORD='tiger2024'", "tiger2024"),
         ('{"client_secret": "q8s7d6f5"}', "q8s7d6f5"),
         ("the passphrase is blau#77", "blau#77"),
+        ("the password is kQzRtWvBxN now", "kQzRtWvBxN"),
         ("set your api key to zz91kq7", "zz91kq7"),
         (
             "aws_secret_access_key = wJalrXUtnFEMI/K7MDENG+bPxRfiCYzzzzzzzzzz",
@@ -327,6 +328,10 @@ def named(text: str) -> list[str]:
         ("I am Tsering Quispe and", ["Quispe", "Tsering"]),
         ("Kind regards,\nEluned", ["Eluned"]),
         ("Patient: Ngozi de la Haddad", ["Haddad", "Ngozi"]),
+        ("Meneer Vandersloot belde gisteren.", ["Vandersloot"]),
+        ("Pozdrawiam, Brzezanski", ["Brzezanski"]),
+        # the family's first, as in Korea
+        ("ask Park Ji-woo about it", ["Ji-woo", "Park"]),
     ],
 )
 def test_a_person_is_found_by_each_word_of_the_name(text: str, who: list[str]) -> None:
