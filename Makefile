@@ -60,9 +60,9 @@ fuzz-bytes: .venv/.stamp-dev
 	    $(BIN)/python -m pytest -q -n 0 --timeout 1800 --hypothesis-profile long tests/security/test_fuzz.py::$$name || exit 1; \
 	  done; done
 
-## mutate: how many of a seeded sample of mutants the tests kill, room by room; at most 30 minutes
+## mutate: how many of a seeded sample of mutants the tests kill, room by room; about an hour
 mutate: .venv/.stamp-dev services
-	$(BIN)/python tools/mutate.py
+	$(BIN)/python -m tools.mutate --jobs 2
 
 ## bench: every benchmark in its quick form, one JSON object each
 bench: .venv/.stamp-dev services

@@ -2,7 +2,7 @@
 
 To start `holdfast` takes two to ten seconds of processor time, nearly all for imports, and the tests start it a hundred
 times. A process from here has its own pid, arguments, environment, folder, pipes and end. What a test of the start
-itself looks at (what is imported, sessions, terminals) is started cold, by `subprocess`.
+itself looks at (what is imported, terminals) is started cold, by `subprocess`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -38,13 +38,16 @@ MOST = 1 << 20  # bytes of a request: arguments, folder, environment
 class Warm(subprocess.Popen[str]):
     """`subprocess.Popen` of `[script, …]` or `["-m", module, …]`, whose process the server forks."""
 
+    libraries: tuple[str, ...] = ()  # what the server has imported; unless named, Holdfast and all that it uses
+
     def _execute_child(self, args: Sequence[str], *given: Any) -> None:
         cwd, env, pipes = given[4], given[5], given[9:15]
         self._ends, told = os.pipe()  # where the server writes how it ended
         fds = [own if pipe == -1 else pipe for own, pipe in enumerate((pipes[0], pipes[3], pipes[5]))]
         request = {"words": list(args), "cwd": str(cwd or Path.cwd()), "env": dict(os.environ if env is None else env)}
+        request["is_session"] = bool(given[20])
         try:
-            server = _server()
+            server = _server(self.libraries)
             socket.send_fds(server, [json.dumps(request).encode()], [*fds, told])
             self.pid = int(server.recv(64))
         finally:
@@ -84,12 +87,12 @@ def ran(
 
 
 @cache
-def _server() -> socket.socket:
+def _server(libraries: tuple[str, ...]) -> socket.socket:
     """The way to a server, which ends with this process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for one in (ours, theirs):
         one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST)
-    command, quiet = [sys.executable, "-m", "tests.warm", str(theirs.fileno())], subprocess.DEVNULL
+    command, quiet = [sys.executable, "-m", "tests.warm", str(theirs.fileno()), *libraries], subprocess.DEVNULL
     path = os.pathsep.join([str(ROOT), *(word for word in sys.path if word)])
     how: dict[str, Any] = {"env": unmeasured() | {"PYTHONPATH": path}, "pass_fds": [theirs.fileno()]}
     subprocess.Popen(command, cwd=ROOT, stdin=quiet, stdout=quiet, start_new_session=True, **how)
@@ -97,15 +100,19 @@ def _server() -> socket.socket:
     return ours
 
 
-def _everything() -> None:
+def _everything() -> Iterator[str]:
     import holdfast
 
     for module in pkgutil.walk_packages(holdfast.__path__, "holdfast."):
         if not module.name.endswith("__main__") and ".migrations" not in module.name:
-            with suppress(ModuleNotFoundError):  # of a library that is for a GPU
-                importlib.import_module(module.name)
-    for name in LIBRARIES:
-        importlib.import_module(name)
+            yield module.name
+    yield from LIBRARIES
+
+
+def _import(names: Iterable[str]) -> None:
+    for name in names:
+        with suppress(ModuleNotFoundError):  # of a library that is for a GPU
+            importlib.import_module(name)
     assert threading.active_count() == 1, "what has threads cannot be forked"
     gc.collect()
     gc.freeze()
@@ -152,6 +159,8 @@ def _become(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
+    if request["is_session"]:
+        os.setsid()
     tempfile.tempdir = None
     time.tzset()
     path = request["env"].get("PYTHONPATH", "").split(os.pathsep)
@@ -178,7 +187,7 @@ def _end(code: object) -> None:
 
 
 if __name__ == "__main__":
-    _everything()
+    _import(sys.argv[2:] or _everything())
     try:
         _become(_serve(socket.socket(fileno=int(sys.argv[1]))))
     except SystemExit as ended:

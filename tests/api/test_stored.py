@@ -30,6 +30,7 @@ def test_rollouts_are_a_table_that_pandas_takes(endpoint: Endpoint, at: Path) ->
     assert len(pandas.DataFrame(bad)) == 12
     assert len(run.rollouts(limit=3)) == 3
     assert "12 rollouts" in str(bad) and "<table>" in bad._repr_html_()
+    assert str(bad).splitlines()[1].split() == ["task", "split", "outcome", "reward", "answer", "error"]
     (listed,) = hf.runs(store=at)
     assert listed.id == run.id and listed.state == "completed" and run.id in str(hf.runs(store=at))
 

@@ -89,6 +89,8 @@ def test_one_thing_has_one_pseudonym_in_every_spelling_and_none_without_the_key(
     said = SCRUB.text("Maria Lopez wrote. Ask Maria, or Mrs. Lopez.")  # whoever is meant stays the same
     assert said.count("<name:") == 4 and len(set(PSEUDONYM.findall(said))) == 2
     assert count(said) == {"name": 4}
+    held = [SCRUB.text(f"passport number: {spelt}") for spelt in ("AB 1234567", "AB1234567", "AB 1234568")]
+    assert held[0] == held[1] != held[2]
 
 
 PARTS = [MAIL, SECRET, "Maria Lopez", "hello", "<email:", ":3f2a>", " ", "\n", '"', "é"]

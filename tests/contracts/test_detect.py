@@ -326,6 +326,10 @@ def named(text: str) -> list[str]:
         ("I am Tsering Quispe and", ["Quispe", "Tsering"]),
         ("Kind regards,\nEluned", ["Eluned"]),
         ("Patient: Ngozi de la Haddad", ["Haddad", "Ngozi"]),
+        ("Meneer Vandersloot belde gisteren.", ["Vandersloot"]),
+        ("Pozdrawiam, Brzezanski", ["Brzezanski"]),
+        # the family's first, as in Korea
+        ("ask Park Ji-woo about it", ["Ji-woo", "Park"]),
     ],
 )
 def test_a_person_is_found_by_each_word_of_the_name(text: str, who: list[str]) -> None:

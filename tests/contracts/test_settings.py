@@ -20,6 +20,7 @@ from holdfast.contracts.settings import (
     ProveBlock,
     SafetyReward,
     ToolReward,
+    left_by,
     load_settings,
     override,
     settings_from,
@@ -478,3 +479,14 @@ def test_a_file_of_tasks_has_options_of_its_own(folder: Path, given: dict[str, A
 
 def test_the_hash_of_settings_without_such_a_file_is_that_of_before(folder: Path) -> None:
     assert "tasks" not in load(json.dumps({"optimize": [TASK]})).record()
+
+
+def test_what_scrubbing_leaves_as_it_is_stands_in_the_config_of_the_folder(folder: Path) -> None:
+    path = folder / "holdfast.json"
+    assert left_by(path) == ()
+    path.write_text('{"leave": ["ip", "mac"]}')
+    assert left_by(path) == ("ip", "mac")
+    for wrong in ('"ip"', "[1]", "3"):
+        path.write_text(f'{{"leave": {wrong}}}')
+        with pytest.raises(BadInput, match=r'leave = .*: is no list of names; give one, as in \["ip", "mac"\]'):
+            left_by(path)

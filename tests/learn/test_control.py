@@ -130,6 +130,8 @@ def test_switched_off_it_learns_nothing_and_says_so(tmp_path: Path) -> None:
     ctx = Telling(tmp_path, features=Features(learning=False))
     state = told(algorithm(), algorithm().start(base()), ctx)
     assert (state.candidate, state.metrics["skipped"], ctx.checkpoints) == (None, "learning is switched off", [])
+    on = told(algorithm(), state, Telling(tmp_path))  # nothing was saved that it could go on from
+    assert on.candidate is not None and on.metrics["update"]["number"] == 2
 
 
 def test_a_budget_ends_it_with_what_there_is(tmp_path: Path) -> None:

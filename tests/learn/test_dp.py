@@ -62,7 +62,7 @@ def test_the_noise_is_the_least_that_keeps_the_budget(target: float, rate: float
         ({"epsilon": 0.0}, "privacy.epsilon = 0.0: must be finite and above 0"),
         ({"epsilon": float("inf")}, "privacy.epsilon = inf"),
         ({"epsilon": 1.0, "clip": -1.0}, "privacy.clip = -1.0"),
-        ({"epsilon": 1.0, "delta": 1.0}, "privacy.delta = 1.0: must be above 0 and below 1"),
+        ({"epsilon": 1.0, "delta": 1.0}, "privacy.delta = 1.0: must be above 0 and below 1; 1e-5 is usual"),
         ({"epsilon": 1.0, "unit": "token"}, "privacy.unit = 'token': is unknown; use conversation or user"),
     ],
 )
@@ -74,7 +74,7 @@ def test_a_budget_that_means_nothing_is_refused(given: dict[str, Any], why: str)
 def test_a_budget_that_no_noise_can_keep_and_a_delta_that_gives_units_away_are_refused() -> None:
     with pytest.raises(BadInput, match="no noise of a useful size.*fewer epochs"):
         PrivacyBudget.of(Privacy(epsilon=1e-6), units=10, batch=10, steps=1000)
-    with pytest.raises(BadInput, match=r"privacy.delta = 0.01: with 200 units"):
+    with pytest.raises(BadInput, match="privacy.delta = 0.01: with 200 units.*; give one well below 0.005"):
         PrivacyBudget.of(Privacy(epsilon=1.0, delta=0.01), units=200, batch=10, steps=10)
     assert PrivacyBudget.of(Privacy(epsilon=1.0), units=100, batch=10, steps=10).delta == 1e-5
     assert PrivacyBudget.of(Privacy(epsilon=1.0), units=10**6, batch=10, steps=10).delta == pytest.approx(10**-6.6)

@@ -296,6 +296,20 @@ def test_turns_that_lost_a_little_do_not_turn_right_into_wrong(terms: Any) -> No
         assert min(found["right"]) > 0.0 > max(found["wrong"])
 
 
+def test_a_term_of_a_turn_counts_by_its_weight_however_wide_its_numbers_are() -> None:
+    """In turn 0 `wide` says a over b by 0.2, `narrow` says b over a by 0.002, with twice the weight."""
+    turns = (call([1], [2]), call([1, 2, 3], [4]))
+
+    def paid(name: str, wide: float, narrow: float) -> Experience:
+        terms = [signal(wide, "wide", weight=0.1, turn=0), signal(narrow, "narrow", weight=0.2, turn=0)]
+        return attempt(name, *turns, signals=total([signal(1.0, "success"), *terms], GUARD).signals, task="t")
+
+    group = [paid("a", 0.2, 0.0), paid("b", 0.0, 0.002)]
+    found = {terms: advantages(group, Grpo(mix=1.0, terms=terms)) for terms in ("sum", "normalised")}
+    assert found["sum"]["a"][0] > 0.0 > found["sum"]["b"][0]
+    assert found["normalised"]["b"][0] > 0.0 > found["normalised"]["a"][0]
+
+
 def test_normalised_terms_need_an_outcome_to_stand_on() -> None:
     with pytest.raises(BadInput, match="grpo.outcome = 'success': a has no such signal"):
         advantages([member("a", 1.0), member("b", 0.0)], Grpo(terms="normalised"))

@@ -25,6 +25,7 @@ from holdfast.learn.objective import (
     value_loss,
 )
 
+COSTS = {"clip": 0.2, "value_cost": 0.5, "entropy_cost": 0.01}
 CASE_A = [(-0.2, -0.1, 1.0, 1.2, 1.0, 0.7), (-0.3, -0.6, -0.5, -0.2, 0.1, 0.5)]  # old, new, A, R, V, H
 CASE_B = [(-1.0, -0.1, 0.5, 0.2, 0.1, 0.3), (-0.1, -1.2, -0.7, -0.4, -0.2, 0.25)]
 
@@ -62,9 +63,9 @@ def test_ppo_of_two_samples_is_the_one_worked_by_hand(
     approx_kl: float,
 ) -> None:
     old, new, advantages, returns, values, entropies = (t(*column) for column in zip(*samples, strict=True))
-    terms = ppo_terms(new, old, advantages, values, returns, entropies)
+    terms = ppo_terms(new, old, advantages, values, returns, entropies, **COSTS)
     same(torch.stack(terms), [policy, value, spread, total, approx_kl, clipped, ratio])
-    dear = ppo_terms(new, old, advantages, values, returns, entropies, value_cost=2.0, entropy_cost=0.5)
+    dear = ppo_terms(new, old, advantages, values, returns, entropies, clip=0.2, value_cost=2.0, entropy_cost=0.5)
     same(dear.total, policy + 2.0 * value - 0.5 * spread)
 
 
@@ -72,7 +73,7 @@ def test_a_ratio_outside_the_range_counts_as_clipped_even_where_it_still_has_a_g
     # ρ = e > 1.2 with A < 0: the loss pulls it back, so nothing is taken away, but the policy has moved too far
     new, old = t(0.0), t(-1.0)
     assert not clipped_surrogate(new, old, t(-1.0)).clipped.any()
-    assert ppo_terms(new, old, t(-1.0), t(0.0), t(0.0), t(0.0)).clip_fraction == 1.0
+    assert ppo_terms(new, old, t(-1.0), t(0.0), t(0.0), t(0.0), **COSTS).clip_fraction == 1.0
 
 
 # --- the surrogate -----------------------------------------------------------------------------------------------
@@ -126,7 +127,7 @@ LOSSES: dict[str, Loss] = {
     "value": lambda x, old, a, r: value_loss(x, r),
     "k2": lambda x, old, a, r: kl(x, old, how="k2"),
     "k3": lambda x, old, a, r: kl(x, old, how="k3"),
-    "total": lambda x, old, a, r: ppo_terms(x, old, a, 2.0 * x, r, x, clip=0.3).total,
+    "total": lambda x, old, a, r: ppo_terms(x, old, a, 2.0 * x, r, x, **COSTS).total,
 }
 
 
@@ -157,7 +158,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "weights of two shapes": lambda: importance_weight(N, COLUMN),
     "a cap below 1": lambda: importance_weight(N, N, cap=0.5),
     "a low clip above 1": lambda: clipped_surrogate(N, N, N, low=1.1),
-    "entropies as a column": lambda: ppo_terms(N, N, N, N, N, COLUMN),
+    "entropies as a column": lambda: ppo_terms(N, N, N, N, N, COLUMN, **COSTS),
 }
 
 

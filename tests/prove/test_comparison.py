@@ -293,6 +293,19 @@ def test_the_unit_is_the_task_and_repeating_its_seeds_proves_nothing_more() -> N
     assert often.interval.low == pytest.approx(once.interval.low)
 
 
+def test_tasks_of_one_unit_count_once_also_where_it_is_called_like_another_task() -> None:
+    def side(*rewards: float) -> list[Episode]:
+        units = ("c", "c", None)  # a and b are copies of one another, and their unit is called c, as the third task is
+        return [
+            Episode(task=task, seed=0, reward=reward, unit=unit)
+            for task, reward, unit in zip("abc", rewards, units, strict=True)
+        ]
+
+    names, seeds, before, after = paired_cells(side(0.0, 1.0, 0.25), side(1.0, 1.0, 0.75), "reward")
+    assert (names, seeds) == (("a", "c"), (0,))
+    assert (before.tolist(), after.tolist()) == ([[0.5], [0.25]], [[1.0], [0.75]])
+
+
 def test_a_margin_accepts_what_is_a_little_worse_and_not_what_is_much_worse() -> None:
     before = chance(11).normal(size=(40, 1))
     noise = 0.1 * chance(12).normal(size=(40, 1))

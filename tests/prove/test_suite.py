@@ -65,6 +65,7 @@ def test_a_case_gives_its_agent_the_prompt_and_hides_what_is_expected() -> None:
     assert two.given == {"prompt": "2 + 2?", "expected": "4"}
     assert replace(two, input=["any", "JSON"]).given == ["any", "JSON"]
     assert from_document(changed(lambda d: d.pop("seeds"))).seeds == (1,)  # every case is done once
+    assert from_document(changed(lambda d: d.pop("version"))).version == "1"
 
 
 def test_the_hash_is_of_what_is_measured_and_not_of_how_it_is_written_or_how_often() -> None:

@@ -65,6 +65,14 @@ def test_what_is_used_stands_in_the_answer_or_in_a_call_that_led_there(
     assert [one.used for one in evidence(talk(QUESTION, *turns, answer=answer))] == [set(one.split()) for one in used]
 
 
+@pytest.mark.parametrize(("role", "fresh"), [("system", ""), ("user", ""), ("assistant", "17")])
+def test_what_was_told_before_a_tool_said_it_is_not_found_out(role: str, fresh: str) -> None:
+    told = Talk(QUESTION)
+    told._add(SpanKind.MESSAGE, attributes={"role": role, "content": "An oak is 17 today."})
+    [found] = evidence(told.turn(PRICE).answer("17").spans)
+    assert found.fresh == set(fresh.split())
+
+
 def request(seq: int, messages: list[dict[str, Any]], **response: Any) -> Span:
     call = ModelCall(model="m", messages=tuple(messages), response={"role": "assistant", **response})
     return Span(seq=seq, kind=SpanKind.MODEL, name="m", started_at=seq, ended_at=seq, model=call)

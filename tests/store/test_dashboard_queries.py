@@ -64,6 +64,12 @@ def test_filters_find_what_fits_however_far_back_it_is(scene: Scene, monkeypatch
     assert walked(status=RolloutState.FAILED) == ["failed"]
     assert walked(status=RolloutState.QUEUING, text="t1") == ["t10", "t1"]
     assert walked(status=RolloutState.SUCCEEDED, least=0.9) == []
+    assert (
+        walked(outcome=OutcomeKind.FAILED)
+        == walked(outcome=OutcomeKind.FAILED, status=RolloutState.FAILED)
+        == ["failed"]
+    )
+    assert walked(outcome=OutcomeKind.FAILED, status=RolloutState.SUCCEEDED) == []  # nothing is both
 
 
 def test_a_group_is_found_by_its_whole_name(scene: Scene) -> None:

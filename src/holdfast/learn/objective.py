@@ -102,9 +102,9 @@ def ppo_terms(
     returns: Tensor,
     entropies: Tensor,
     *,
-    clip: float = 0.2,
-    value_cost: float = 0.5,
-    entropy_cost: float = 0.01,
+    clip: float,
+    value_cost: float,
+    entropy_cost: float,
 ) -> Terms:
     """total = policy + c_v·value − c_e·entropy,  approx_kl = mean ½(new − old)²;  arXiv:1707.06347.
 

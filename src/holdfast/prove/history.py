@@ -106,4 +106,4 @@ def has_drifted(fresh: Sequence[Episode], earlier: Mapping[str, EarlierTries], m
         fmean(some) - earlier[task].means[metric] for task, some in by_task.items() if metric in earlier[task].means
     ]
     how: Any = {"low": -reach, "high": reach, "alpha": DRIFT / 2}
-    return any(crossed_at([sign * one for one in moved], **how) is not None for sign in (1.0, -1.0)) if moved else False
+    return any(crossed_at([sign * one for one in moved], **how) is not None for sign in (1.0, -1.0))

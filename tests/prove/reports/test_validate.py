@@ -288,6 +288,12 @@ def test_whatever_was_measured_is_published_so_that_it_is_true(
     assert validate(done.paths[PROOF]) == []
 
 
+def test_the_versions_that_were_compared_are_in_the_report(tmp_path: Path) -> None:
+    done = published(tmp_path, config=ComparisonConfig(primary="reward").record(), versions=("sprout@1", "sprout@2"))
+    assert read(done.paths[PROOF])["versions"] == {"baseline": "sprout@1", "trained": "sprout@2"}
+    assert validate(done.paths[PROOF]) == []
+
+
 def test_what_never_came_back_is_told_and_read_again(tmp_path: Path) -> None:
     gone = [replace(one, is_missing=one.task == "task-1") for one in AFTER]
     done = published(tmp_path, trained=gone, config=ComparisonConfig(primary="reward").record())
