@@ -36,7 +36,7 @@ from tests.store.test_check import damage
 
 PARTS = """
 runs leases rollouts attempts spans signals budgets steps scorings checkpoints releases trials labels guards sources
-arms flags judgements orders recorded tasks scored recount ledger blobs weights
+arms flags judgements orders recorded tasks scored recount counters ledger blobs weights
 """
 
 
