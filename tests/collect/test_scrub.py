@@ -451,6 +451,8 @@ def test_a_key_that_others_can_read_or_that_is_none_is_refused(tmp_path: Path) -
     [
         ("password for user bob2 on web-03 is Kx9!fgh2", "Kx9!fgh2"),  # not the first word with a digit
         ("I set Rainbow!2019 as my password", "Rainbow!2019"),
+        ("the passphrase is blau#77", "blau#77"),
+        ("the password is kQzRtWvBxN now", "kQzRtWvBxN"),
         ("*Passwort*\n> slOUi@FAy*fwWq!", "slOUi@FAy*fwWq!"),
         ("wczoraj ustawiłem hasło used-shaft-crazy-favorite", "used-shaft-crazy-favorite"),
         ("vaihdoin salasanaksi Muumi#12", "Muumi#12"),
