@@ -192,6 +192,8 @@ def test_a_server_that_verifies_no_page_is_told(databases: Databases, monkeypatc
         assert list(changed_values(store)) == []
         monkeypatch.setattr(checking, "VERIFIED", text("SELECT 'off'"))
         assert list(changed_values(store)) == [checking.UNVERIFIED]
+        parts = {part.name: part for part in check(store, deep=True)}
+        assert parts["values"].notes == (checking.UNVERIFIED,) and parts["values"].problems == ()
 
 
 def test_a_log_that_was_deleted_or_torn_is_noticed_before_anybody_goes_on(files: Files) -> None:

@@ -227,7 +227,7 @@ def check(
     lines = []
     for part in found:
         lines.append(f"{part.name:<12}{'ok' if not part.problems else show.count(len(part.problems), 'problem')}")
-        lines += [f"  {problem}" for problem in part.problems]
+        lines += [f"  {text}" for text in (*part.problems, *part.notes)]
     lines.append(f"{answer.store}: {'sound' if answer.ok else 'damaged; keep a copy of it before anything else'}")
     return Output(answer, "\n".join(lines), 0 if answer.ok else 5)
 

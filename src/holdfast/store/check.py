@@ -162,10 +162,11 @@ _with_run = schema.rollouts.join(schema.runs, _u.key == _r.run)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedPart:
-    """One thing that was looked at, and what is wrong with it, a sentence each."""
+    """One thing that was looked at, what is wrong with it, and what could not be looked at, a sentence each."""
 
     name: str
     problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -460,7 +461,8 @@ def check(store: Store, *, quick: bool = False, deep: bool = False, sealed: Seal
             problems.append(str(error))
         except UNREADABLE as error:
             problems.append(f"a record cannot be read: {type(error).__name__}: {error}")
-        yield CheckedPart(name=name, problems=tuple(problems))
+        notes = tuple(text for text in problems if text == UNVERIFIED)  # a server that cannot tell is not damaged
+        yield CheckedPart(name=name, problems=tuple(text for text in problems if text not in notes), notes=notes)
 
 
 def _file(store: Store, quick: bool) -> Iterator[str]:
