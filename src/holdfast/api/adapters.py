@@ -116,9 +116,10 @@ SUPPLIED = frozenset({"prompts", "completions", "completion_ids", "trainer_state
 def _missing(function: Callable[..., Any], columns: Mapping[str, Any]) -> str:
     """The argument that must be the expected answer."""
     required = [
-        one.name
-        for one in _parameters(function)
-        if one.default is one.empty and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+        parameter.name
+        for parameter in _parameters(function)
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     ]
     lacking = [name for name in required if name not in SUPPLIED and name not in columns]
     return lacking[0] if len(lacking) == 1 else "expected"
@@ -126,9 +127,9 @@ def _missing(function: Callable[..., Any], columns: Mapping[str, Any]) -> str:
 
 def _accepted(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
     parameters = _parameters(function)
-    if not parameters or any(one.kind is one.VAR_KEYWORD for one in parameters):
+    if not parameters or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return dict(given)
-    names = {one.name for one in parameters}
+    names = {parameter.name for parameter in parameters}
     return {key: value for key, value in given.items() if key in names}
 
 
@@ -157,9 +158,9 @@ def _completion(prompt: Any, answer: Any, trace: Trace) -> Any:
     text = answer if isinstance(answer, str) else json.dumps(answer)
     if isinstance(prompt, str):
         return text
-    said = [dict(one) for one in trace.messages]
-    if trace.calls and said[-1].get("content") == text:
-        return said[len(trace.calls[0].messages) :]
+    lines = [dict(message) for message in trace.messages]
+    if trace.calls and lines[-1].get("content") == text:
+        return lines[len(trace.calls[0].messages) :]
     return [{"role": "assistant", "content": text}]
 
 
@@ -222,15 +223,15 @@ def _play(env: Any, sampling: dict[str, Any]) -> DatasetPlay | TasksetPlay:
 
 def _identity(*parts: Any) -> str:
     """Hashes the source of an environment's parts, to tell two of the same name apart."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
         kind = part if inspect.isroutine(part) or isinstance(part, type) else type(part)
-        found.update(f"{kind.__module__}.{kind.__qualname__}\n".encode())
+        digest.update(f"{kind.__module__}.{kind.__qualname__}\n".encode())
         try:
-            found.update(inspect.getsource(kind).encode())
+            digest.update(inspect.getsource(kind).encode())
         except (OSError, TypeError):
             continue
-    return found.hexdigest()[:16]
+    return digest.hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -300,7 +301,7 @@ def _rubrics(rubric: Any) -> Iterator[Any]:
 
 
 def _functions(rubric: Any) -> list[Any]:
-    return [one for part in _rubrics(rubric) for one in part.funcs]
+    return [func for part in _rubrics(rubric) for func in part.funcs]
 
 
 def _weights(rubric: Any) -> list[float]:
@@ -584,7 +585,11 @@ class DspyMetric:
         example = package.Example(**asked, **labels).with_inputs(*asked)
         fields = answer if isinstance(answer, Mapping) else dict.fromkeys(labels, answer)
         given = {"pred_name": None, "pred_trace": None}
-        extra = {key: value for key, value in given.items() if key in {one.name for one in _parameters(self.metric)}}
+        extra = {
+            key: value
+            for key, value in given.items()
+            if key in {parameter.name for parameter in _parameters(self.metric)}
+        }
         said = self.metric(example, package.Prediction(**fields), None, **extra)
         if hasattr(said, "score"):
             return Reward(float(said.score), feedback=str(getattr(said, "feedback", None) or ""))

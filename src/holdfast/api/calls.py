@@ -218,7 +218,7 @@ def _improve_spec(
         line=name,
         policy=base,
         algorithm=algorithm,
-        tasks=[one.row() for one in setup.tasks.train],
+        tasks=[item.row() for item in setup.tasks.train],
         held_out=proving,
         prove=replace(_prove_config(options, how), least=criteria.least),
         criteria=criteria,
@@ -282,7 +282,7 @@ def _by_advantages(given: Any) -> Any:
     credit = given.advantages
     if isinstance(given, GRPO):
         return replace(given, credit=credit)
-    names = ("steps", "tasks", "samples", "train_on", *(one.name for one in fields(GrpoDials)))
+    names = ("steps", "tasks", "samples", "train_on", *(field.name for field in fields(GrpoDials)))
     return GRPO(credit=credit, **{name: getattr(given, name) for name in names if hasattr(given, name)})
 
 
@@ -294,12 +294,12 @@ def _divided(
     if not tasks.train:
         raise BadInput("tasks", why="there are none to learn from", remedy="hold out fewer, as in held_out=0.4")
     if isinstance(algorithm, PromptSearch):
-        rows = [one.row() for one in tasks.held_out]  # with what is expected: no prompt may name it
+        rows = [item.row() for item in tasks.held_out]  # with what is expected: no prompt may name it
         algorithm = replace(algorithm, held_out=rows, seed=options["seed"], is_timed=not options["deterministic"])
         if limits.in_tokens:
             algorithm = paid_by(algorithm, limits.tokens, limits.money, limits.prices, options["iterations"])
     elif hasattr(algorithm, "held_out"):
-        algorithm = replace(algorithm, held_out=[one.input for one in tasks.held_out], seed=options["seed"])
+        algorithm = replace(algorithm, held_out=[item.input for item in tasks.held_out], seed=options["seed"])
     if limits.in_tokens and not isinstance(algorithm, PromptSearch):
         name, limit = next(iter(limits.in_tokens.items()))
         raise BadInput(f"budget: {name} = {limit:g}", why="bounds the search for prompts alone", remedy="give rollouts")
@@ -390,8 +390,10 @@ def compare(
         if callable(a) or callable(b) or agent is not None or scorers is not None:
             raise BadInput("compare", why="there are no tasks", remedy="give tasks; without any, give two stored runs")
         place = StoreAddress(str(chosen["store"]), chosen["project"])
-        told: dict[str, Any] = {name: chosen.get(name) for name in ("alpha", "max_safety_regression", "reward_range")}
-        return compare_stored(run_of(a, place), run_of(b, place), **told)
+        payload: dict[str, Any] = {
+            name: chosen.get(name) for name in ("alpha", "max_safety_regression", "reward_range")
+        }
+        return compare_stored(run_of(a, place), run_of(b, place), **payload)
     if scorers is None:
         raise BadInput("scorers", why="there are none", remedy="give at least one: what is not measured has no better")
     arms = _arms(a, b, agent, policy, model)
@@ -443,11 +445,11 @@ def _arms(a: Any, b: Any, agent: Any, policy: Policy | None, model: str | None) 
         base = policy_from(policy, model)
         names = _distinct(*(str(getattr(one, "__name__", type(one).__name__)) for one in (a, b)))
         return Arms(names=names, policies=(base, base), agents=(a, b), agent=_either(agent_from(a), agent_from(b)))
-    found = [policy_from(policy, one) if isinstance(one, str) else policy_from(one, model) for one in (a, b)]
-    if found[0].version == found[1].version:
+    policies = [policy_from(policy, one) if isinstance(one, str) else policy_from(one, model) for one in (a, b)]
+    if policies[0].version == policies[1].version:
         raise BadInput("compare", why="both are the same policy", remedy="give two that differ")
     names = _distinct(*(one if isinstance(one, str) else _title(one) for one in (a, b)))
-    return Arms(names=names, policies=(found[0], found[1]), agents=(agent,), agent=agent_from(agent))
+    return Arms(names=names, policies=(policies[0], policies[1]), agents=(agent,), agent=agent_from(agent))
 
 
 def _title(policy: Policy) -> str:
@@ -547,7 +549,7 @@ def _as_measured(
     source = {
         "api": setup.settings["api"],
         "root": root,
-        "tasks": [one.record() for one in tasks],
+        "tasks": [task.record() for task in tasks],
         "seeds": list(seeds),
         "evidence": list(suite),
         "agent": setup.settings["agent"],
@@ -574,7 +576,7 @@ def _evaluation(setup: Setup, spec: loop.Spec, result: Result, tasks: Any, store
     so_far = measured(store, last, iteration=iteration)
     evidence = loads(Evidence, store.blobs.get(str(result.details["evidence"])))
     kept = samples_of(store, store.releases.get(result.release)) or {}
-    fresh = _fresh(setup, tasks, {one.task for one in so_far.before}, store, last, spec.prove.cluster)
+    fresh = _fresh(setup, tasks, {episode.task for episode in so_far.before}, store, last, spec.prove.cluster)
     name, version, sha256 = kept["suite"]
     suite = (name, version, loop.sha256_of([sha256, *(one.record() for one in fresh)]))
     made = PairedEvaluation(
@@ -597,13 +599,13 @@ def _fresh(setup: Setup, given: Any, done: set[str], store: Store, last: str, cl
     if given is not None:
         found = task_set(given)
         offered = found.held_out or found.train
-    known = [HeldOut(id=one.id, input=one.row()) for one in setup.tasks.held_out if one.id in done]
+    known = [HeldOut(id=item.id, input=item.row()) for item in setup.tasks.held_out if item.id in done]
     run = store.runs.get(last)
     while (continued := run.settings.get("continues")) is not None:
         known += map(HeldOut.from_record, store.whole(run.settings)["tasks"])
         run = store.runs.get(continued["run"])
-    tasks = [HeldOut(id=one.id, input=one.row()) for one in offered]
-    learnt, remedy = [one.row() for one in setup.tasks.train], "give others, as in result.prove(hf.tasks(…))"
+    tasks = [HeldOut(id=item.id, input=item.row()) for item in offered]
+    learnt, remedy = [item.row() for item in setup.tasks.train], "give others, as in result.prove(hf.tasks(…))"
     return unmeasured(tasks, known, learnt, "tasks", cluster, remedy=remedy)
 
 

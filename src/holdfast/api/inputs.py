@@ -187,15 +187,15 @@ def held_out(tasks: TaskSet, *, least: int = 2) -> list[HeldOut]:
     if len(tasks.held_out) < least:
         why = f"{len(tasks.held_out)} of {len(tasks)} are held out, and a proof needs tasks that are not learnt from"
         raise BadInput("tasks", why=why, remedy="hold some out, as in hf.tasks(…, held_out=0.4)")
-    return [HeldOut(id=one.id, input=one.row()) for one in tasks.held_out]
+    return [HeldOut(id=item.id, input=item.row()) for item in tasks.held_out]
 
 
 def measured_on(tasks: TaskSet) -> list[HeldOut]:
     """Returns the tasks of a comparison: the held-out ones, or all where none are held out."""
-    found = tasks.held_out or tasks.train
-    if len(found) < 2:
+    items = tasks.held_out or tasks.train
+    if len(items) < 2:
         raise BadInput("tasks", why="there is one task alone", remedy="a comparison needs many")
-    return [HeldOut(id=one.id, input=one.row()) for one in found]
+    return [HeldOut(id=item.id, input=item.row()) for item in items]
 
 
 # Agents --------------------------------------------------------------------------------------------------------------
@@ -282,10 +282,10 @@ def _judge(model: str, base_url: str | None) -> Callable[[], Complete]:
 def score_from(scorers: Any, safety: Any, tasks: Sequence[TaskItem]) -> TaskScore:
     """Tried on the tasks' own expected answers."""
     made = scorers_from(scorers)
-    for one in made:
-        if one.is_group:
+    for scorer in made:
+        if scorer.is_group:
             why = "compares the attempts at a task with one another, which a worker cannot"
-            raise BadInput(f"scorer {one.name}", why=why, remedy="rescore the finished run with it: hf.rescore")
+            raise BadInput(f"scorer {scorer.name}", why=why, remedy="rescore the finished run with it: hf.rescore")
     combined = combine(made, safety=safety_from(safety))
     refuse_blocking(check_scorers(combined.scorers, tasks, safety=combined.safety))
     return TaskScore(combined)
@@ -309,8 +309,8 @@ def weighing_of(score: TaskScore, options: Options) -> ComparisonConfig:
     """What has to improve: the gate's answer where there is one, else the reward. Safety that is waived decides
     nothing."""
     scorers = score.score.scorers
-    gate = next((one for one in scorers if one.gate), None)
-    others = [one.weight for one in scorers if not one.gate]
+    gate = next((scorer for scorer in scorers if scorer.gate), None)
+    others = [scorer.weight for scorer in scorers if not scorer.gate]
     others += options.get("tool_reward", {}).values()
     if gate is not None:
         room = OUTCOME_GATE.cap * gate.weight if others else 0.0
@@ -355,8 +355,8 @@ def policy_from(given: Any, model: str | None) -> Policy:
         return given if model is None else Prompt(given.texts, model=model, sampling=given.sampling)
     if model is not None:
         raise BadInput(f"model = {model!r}", why="the policy has a model of its own", remedy="leave model out")
-    found: Policy = given
-    return found
+    policy: Policy = given
+    return policy
 
 
 def engine_for(policies: Sequence[Policy], base_url: str | None, options: Options) -> Engine:
@@ -368,12 +368,12 @@ def engine_for(policies: Sequence[Policy], base_url: str | None, options: Option
             clients[model] = client(model, base_url)
         return clients[model]
 
-    models, servers = [one.model or "" for one in policies if isinstance(one, Prompt)], options.get("vllm")
-    has_weights = any(one.kind == "weights" for one in policies)
+    models, servers = [policy.model or "" for policy in policies if isinstance(policy, Prompt)], options.get("vllm")
+    has_weights = any(policy.kind == "weights" for policy in policies)
     if servers is not None and not has_weights:
         why = "is for models whose weights learn"
         raise BadInput("vllm", why=why, remedy="give base_url, where a prompt's model is behind an address")
-    if not has_weights and not any(one.startswith(LOCAL) for one in models):
+    if not has_weights and not any(model.startswith(LOCAL) for model in models):
         return Endpoints(connect)
     if find_spec("torch") is None or find_spec("safetensors") is None:
         why = "needs PyTorch, which is not installed"
@@ -397,8 +397,8 @@ def client(model: str, base_url: str | None = None) -> Complete:
             raise BadInput(f"model {model!r}", why="no address is known for it", remedy=remedy)
         address = OPENAI
     made: Any = Client(name if provider == "openai" and name else model, address, api_key=key)
-    found: Complete = made
-    return found
+    complete: Complete = made
+    return complete
 
 
 # What two calls must agree on to be the same call --------------------------------------------------------------------
@@ -420,8 +420,12 @@ def described(value: Any) -> Any:
         return {"name": _named(value), "sha256": _source(value)}
     found: dict[str, Any] = {"name": _named(type(value)), "sha256": _source(type(value))}
     if is_dataclass(value):
-        later = [one for one in fields(value) if "later" in one.metadata and getattr(value, one.name) == one.default]
-        shown = [one.name for one in fields(value) if one.repr and one not in later]
+        later = [
+            field
+            for field in fields(value)
+            if "later" in field.metadata and getattr(value, field.name) == field.default
+        ]
+        shown = [field.name for field in fields(value) if field.repr and field not in later]
     else:
         shown = [name for name in getattr(value, "__dict__", {}) if not name.startswith("_")]
     return {**found, "with": {name: described(getattr(value, name)) for name in shown}}
@@ -441,5 +445,8 @@ def _source(value: Any) -> str | None:
         code = getattr(value, "__code__", None)
         if code is None:
             return None
-        text = code.co_code + repr([one for one in code.co_consts if isinstance(one, str | int | float)]).encode()
+        text = (
+            code.co_code
+            + repr([co_const for co_const in code.co_consts if isinstance(co_const, str | int | float)]).encode()
+        )
     return hashlib.sha256(text).hexdigest()[:16]

@@ -38,9 +38,9 @@ def metrics_table(comparisons: Iterable[Compared]) -> TextTable:
     """One row for each metric, in its own units. `corrected` is the gain to state: a high one stops a proof, so the
     difference that is seen then is too high."""
     rows = []
-    for one in comparisons:
-        row = comparison_row(one)
-        figures = (row.difference, row.corrected, row.sure, f"{one.p_value:.2g}", str(one.pairs))
+    for comparison in comparisons:
+        row = comparison_row(comparison)
+        figures = (row.difference, row.corrected, row.sure, f"{comparison.p_value:.2g}", str(comparison.pairs))
         rows.append((row.metric, *figures, row.candidate))
     return TextTable(("metric", ">difference", ">corrected", ">95 %", ">p", ">tasks", "candidate"), rows)
 
@@ -76,15 +76,15 @@ class Proof(Shown):
     def metrics(self) -> TextTable:
         """A table of every metric that was measured."""
         found = self.comparisons.values()
-        return metrics_table(one for one in found if self.waived is None or one.metric != "safety")
+        return metrics_table(metric for metric in found if self.waived is None or metric.metric != "safety")
 
     def blocks(self) -> Sequence[Block]:
-        found = self.evidence
-        told: list[Block] = [f"{found.candidate} against {found.baseline} on {found.suite}"]
+        evidence = self.evidence
+        told: list[Block] = [f"{evidence.candidate} against {evidence.baseline} on {evidence.suite}"]
         told.append(self.metrics())
-        if found.verdict is not None:
-            told.append(f"verdict: {found.verdict.outcome}")
-            told += [f"  {reason}" for reason in found.verdict.reasons]
+        if evidence.verdict is not None:
+            told.append(f"verdict: {evidence.verdict.outcome}")
+            told += [f"  {reason}" for reason in evidence.verdict.reasons]
         return [*told, *_waived(self.waived), *([f"report: {self.path}"] if self.path else [])]
 
 
@@ -179,7 +179,7 @@ class Result(Shown):
 
 def result_of(store: Store, run: Run) -> Result:
     """The last decision of a run that improves."""
-    steps = [one for one in store.steps.of_run(run.id) if one.name.endswith("/decide")]
+    steps = [step for step in store.steps.of_run(run.id) if step.name.endswith("/decide")]
     if not steps:
         record = store.runs.get(run.id)
         why = record.error or f"is {record.state}, and has decided nothing"
@@ -189,17 +189,17 @@ def result_of(store: Store, run: Run) -> Result:
         text = str(decided.why or "nothing was learnt")
         decision = Decision(open=False, reasons=(Reason(code=NOTHING_LEARNT, text=text),))
         return Result(run, decision, None, None)
-    told = dict(decided.details or {})
-    evidence = loads(Evidence, store.blobs.get(str(told["evidence"])))
-    path = Path(told["proof"]) if told.get("proof") else None
+    payload = dict(decided.details or {})
+    evidence = loads(Evidence, store.blobs.get(str(payload["evidence"])))
+    path = Path(payload["proof"]) if payload.get("proof") else None
     candidate = None if decided.candidate is None else at_home(decided.candidate, store)
     return Result(
         run,
         decided.decision,
         candidate,
         Proof(evidence, path),
-        str(told["release"]),
-        {**told, "iteration": decided.iteration},
+        str(payload["release"]),
+        {**payload, "iteration": decided.iteration},
     )
 
 
@@ -251,7 +251,11 @@ class Comparison(Shown):
         told: list[Block] = [f"{b} is {BETTER[self.verdict.outcome]} than {a} in {self.how.primary}{needs}"]
         if self.verdict.outcome is Outcome.HOLD:
             told = [f"whether {b} is better than {a} in {self.how.primary} is not decided yet{needs}"]
-        shown = [one for one in self.comparisons.values() if self.waived is None or one.metric != "safety"]
+        shown = [
+            comparison
+            for comparison in self.comparisons.values()
+            if self.waived is None or comparison.metric != "safety"
+        ]
         told.append(metrics_table(shown))
         told += [f"  {reason}" for reason in self.verdict.reasons if self.waived is None or reason != UNMEASURED]
         if self.left_out:
@@ -266,7 +270,7 @@ def comparison_of(
     store: Store, run: Run, names: tuple[str, str], how: ComparisonConfig, waived: str | None
 ) -> Comparison:
     """Reads the comparison that a run made."""
-    steps = [one for one in store.steps.of_run(run.id) if "episodes" in one.body]
+    steps = [step for step in store.steps.of_run(run.id) if "episodes" in step.body]
     looks = looks_in(steps)
     if not looks:
         record = store.runs.get(run.id)
@@ -290,7 +294,7 @@ def compare_stored(
 ) -> Comparison:
     """Two stored runs, paired by task and seed. No agent is run."""
     lowest = 0.0 if reward_range is None else reward_range[0]
-    sides = [_measured(one, lowest) for one in (a, b)]
+    sides = [_measured(run, lowest) for run in (a, b)]
     shared = sides[0].keys & sides[1].keys
     if not shared:
         why = "have no task in common"
@@ -309,8 +313,8 @@ def compare_stored(
         max_safety_regression=None if unwatched else margin,
     )
     places, lost = {f"{task}/{seed}": (task, seed) for task, seed in shared}, dict[str, int]()
-    for name, found in zip(names, both, strict=True):
-        full, lost[name] = completed(found, places, how, is_candidate=bool(whole))
+    for name, episodes in zip(names, both, strict=True):
+        full, lost[name] = completed(episodes, places, how, is_candidate=bool(whole))
         whole.append(full)
     tasks = [{task for task, _ in side.keys} for side in sides]
     left_out = len(tasks[0] ^ tasks[1])
@@ -332,13 +336,13 @@ class _Side:
 def _measured(run: Run, lowest: float) -> _Side:
     """Makes an episode of every rollout; the n-th at one task has seed n."""
     with run.place.open() as store:
-        decided = {one.rollout: one for one in decided_of(store, run.id, spans=True)}
+        decided = {rollout.rollout: rollout for rollout in decided_of(store, run.id, spans=True)}
         every = list(store.views.every(run.id))
-    versions = {one.version for one in every}
+    versions = {rollout.version for rollout in every}
     if len(versions) > 1:
         why = f"ran {len(versions)} versions"
         raise BadInput(f"run {run.id}", why=why, remedy="compare runs of one version each, as hf.collect makes them")
-    keys, found, seen = set(), [], dict[str, int]()
+    keys, episodes, seen = set(), [], dict[str, int]()
     for one in every:
         task = task_key(one.input, one.name)
         seed = seen.get(task, 0)
@@ -354,9 +358,9 @@ def _measured(run: Run, lowest: float) -> _Side:
             is_again = one.faults > 0 and rollout is not None and rollout.status is RolloutState.SUCCEEDED
             if is_again:
                 made = replace(made, reward=lowest, success=None if made.success is None else 0.0)
-            found.append(made)
-    is_watched = any(signal.name == SAFETY for one in decided.values() for signal in one.signals)
-    return _Side(frozenset(keys), found, is_watched)
+            episodes.append(made)
+    is_watched = any(signal.name == SAFETY for rollout in decided.values() for signal in rollout.signals)
+    return _Side(frozenset(keys), episodes, is_watched)
 
 
 def _range(both: Sequence[Sequence[Episode]], primary: str) -> tuple[float, float]:

@@ -76,7 +76,7 @@ def rollback(
     """
     with StoreAddress.of(store, project).open() as opened:
         releases = opened.releases.of_policy(name)
-        at = {one.stage: one for one in releases}
+        at = {release.stage: release for release in releases}
         failing = at.get(Stage.CANARY) or at.get(Stage.LIVE)
         if failing is None:
             raise BadInput(f"rollback of {name!r}", why="nothing of it is in service", remedy="result.promote() first")
@@ -180,8 +180,8 @@ class Live:
         if routing is None:
             why = "nothing of it is live" if releases else "there is no such line of versions"
             raise NotFound(f"policy {self.name!r}", why=why, remedy="result.promote() takes a version into service")
-        serving = {one.id: one for one in releases if one.id in (routing.live, routing.canary)}
-        return _Seen(time.monotonic(), {one: _policy(found) for one, found in serving.items()}, routing)
+        serving = {release.id: release for release in releases if release.id in (routing.live, routing.canary)}
+        return _Seen(time.monotonic(), {one: _policy(release) for one, release in serving.items()}, routing)
 
 
 def _policy(release: Release) -> Policy:

@@ -218,8 +218,8 @@ class Run(Shown):
                     "id": rollout,
                     "reward": RewardBreakdown(signals=signals).total,
                     "outcome": outcome_of(signals),
-                    "feedback": "; ".join(one.feedback for one in signals if one.feedback) or None,
-                    "terms": [encode(one) for one in signals],
+                    "feedback": "; ".join(signal.feedback for signal in signals if signal.feedback) or None,
+                    "terms": [encode(signal) for signal in signals],
                 }
                 for rollout, signals in store.scorings.signals(self.id, name)
             )
@@ -240,7 +240,7 @@ class RunList(list[Run], Shown):
         if not self:
             return ["no runs"]
         with self[0].place.open() as store:
-            return [TextTable(HEAD, [_line(store, store.runs.get(one.id)) for one in self[:SHOWN]]), *_more(self)]
+            return [TextTable(HEAD, [_line(store, store.runs.get(run.id)) for run in self[:SHOWN]]), *_more(self)]
 
     __repr__ = Shown.__repr__
 
@@ -252,11 +252,11 @@ def _more(rows: Sequence[Any]) -> list[str]:
 def _line(store: Store, run: RunRecord) -> tuple[str, ...]:
     counts = {"right": 0, "wrong": 0, None: 0}
     failed = 0
-    for one in store.views.every(run.id):
-        if one.status in (RolloutState.FAILED, RolloutState.DEAD):
+    for rollout in store.views.every(run.id):
+        if rollout.status in (RolloutState.FAILED, RolloutState.DEAD):
             failed += 1
-        elif one.status is RolloutState.SUCCEEDED:
-            counts[one.outcome] = counts.get(one.outcome, 0) + 1
+        elif rollout.status is RolloutState.SUCCEEDED:
+            counts[rollout.outcome] = counts.get(rollout.outcome, 0) + 1
     begun = datetime.fromtimestamp(run.created_at, UTC).astimezone().strftime("%Y-%m-%d %H:%M")
     numbers = (counts["right"], counts["wrong"], counts[None], failed)
     return run.id, run.kind, str(run.state), *map(str, numbers), begun
@@ -266,7 +266,7 @@ def runs(*, limit: int = 50, store: str | Path | None = None, project: str = "de
     """The runs of a store, newest first."""
     place = StoreAddress.of(store, project)
     with place.open() as opened:
-        return RunList(Run(place, one.id) for one in opened.runs.newest(most=limit))
+        return RunList(Run(place, run.id) for run in opened.runs.newest(most=limit))
 
 
 def run_of(given: Any, place: StoreAddress) -> Run:
@@ -337,27 +337,27 @@ def decided_of(store: Store, run: str, *, spans: bool = False) -> Iterator[Score
 
 
 def _rows(store: Store, run: str) -> Iterator[dict[str, Any]]:
-    decided = {one.rollout: one for one in decided_of(store, run)}
-    for one in store.views.every(run):
-        task, found = task_of(one.input), decided.get(one.id)
+    decided = {rollout.rollout: rollout for rollout in decided_of(store, run)}
+    for rollout in store.views.every(run):
+        task, found = task_of(rollout.input), decided.get(rollout.id)
         is_item = isinstance(task, TaskItem)
-        said = [] if found is None else [signal.feedback for signal in found.signals if signal.feedback]
-        took = None if one.started_at is None or one.ended_at is None else one.ended_at - one.started_at
+        lines = [] if found is None else [signal.feedback for signal in found.signals if signal.feedback]
+        took = None if rollout.started_at is None or rollout.ended_at is None else rollout.ended_at - rollout.started_at
         yield {
-            "id": one.id,
-            "task": task.id if is_item else one.metadata.get("group", one.name),
-            "split": None if one.split is None else str(one.split),
-            "status": str(one.status),
-            "outcome": one.outcome,
-            "reward": one.reward,
-            "seed": one.metadata.get("seed"),
-            "version": one.version,
-            "step": one.step,
-            "input": task.input if is_item else one.input,
-            "expected": task.expected if is_item else _expected(one.input),
+            "id": rollout.id,
+            "task": task.id if is_item else rollout.metadata.get("group", rollout.name),
+            "split": None if rollout.split is None else str(rollout.split),
+            "status": str(rollout.status),
+            "outcome": rollout.outcome,
+            "reward": rollout.reward,
+            "seed": rollout.metadata.get("seed"),
+            "version": rollout.version,
+            "step": rollout.step,
+            "input": task.input if is_item else rollout.input,
+            "expected": task.expected if is_item else _expected(rollout.input),
             "answer": None if found is None else found.output,
-            "feedback": "; ".join(said) or None,
-            "error": one.reason if found is None or found.error is None else found.error,
+            "feedback": "; ".join(lines) or None,
+            "error": rollout.reason if found is None or found.error is None else found.error,
             "seconds": took,
         }
 
@@ -409,7 +409,7 @@ def _test(node: ast.expr, columns: Sequence[str]) -> Callable[[Mapping[str, Any]
             raise BadInput(name, why="is no column", remedy=f"the columns are {', '.join(columns)}")
         return lambda row: row[name]
     if isinstance(node, ast.List | ast.Tuple):
-        many = [_test(one, columns) for one in node.elts]
+        many = [_test(elt, columns) for elt in node.elts]
         return lambda row: [one(row) for one in many]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
         inner = _test(node.operand, columns)
@@ -456,20 +456,30 @@ class Rescoring(Shown):
     def changed(self) -> Table:
         """The rollouts that the two see differently, the largest change first."""
         return Table(
-            {"id": one.id, "old": one.old, "new": one.new, "was_right": one.was_right, "is_right": one.is_right}
-            for one in self.comparison.changed
+            {
+                "id": changed.id,
+                "old": changed.old,
+                "new": changed.new,
+                "was_right": changed.was_right,
+                "is_right": changed.is_right,
+            }
+            for changed in self.comparison.changed
         )
 
     def blocks(self) -> Sequence[Block]:
-        found = self.comparison
-        told: list[Block] = [f"{self.run.id}: {found.rollouts} rollouts, scored again as {self.name!r}"]
-        share = [("agreement", found.agreement), ("Cohen's kappa", found.kappa), ("same reward", found.same_reward)]
-        means = [("mean reward before", found.old_mean), ("mean reward now", found.new_mean)]
+        comparison = self.comparison
+        told: list[Block] = [f"{self.run.id}: {comparison.rollouts} rollouts, scored again as {self.name!r}"]
+        share = [
+            ("agreement", comparison.agreement),
+            ("Cohen's kappa", comparison.kappa),
+            ("same reward", comparison.same_reward),
+        ]
+        means = [("mean reward before", comparison.old_mean), ("mean reward now", comparison.new_mean)]
         rows = [(name, f"{value:.3f}") for name, value in (*share, *means) if value is not None]
-        rows += [("became right", str(found.became_right)), ("became wrong", str(found.became_wrong))]
+        rows += [("became right", str(comparison.became_right)), ("became wrong", str(comparison.became_wrong))]
         told.append(TextTable(("figure", ">value"), rows))
-        if found.arms is not None:
-            arms = found.arms
+        if comparison.arms is not None:
+            arms = comparison.arms
             told.append(
                 f"candidate less baseline in {arms.primary} on {arms.tasks} tasks: "
                 f"{arms.old:+.3f} as it was scored, {arms.new:+.3f} now"
@@ -514,15 +524,15 @@ def rescore(
     with found.place.open() as opened:
         title = scoring_name(opened, found.id, name)
         decided = list(decided_of(opened, found.id, spans=True))
-        stored = [_stored(one) for one in decided if one.status is RolloutState.SUCCEEDED]
+        stored = [_stored(rollout) for rollout in decided if rollout.status is RolloutState.SUCCEEDED]
         results: list[Rescored] = score_again(stored, combined if combined.is_group else TaskScore(combined))
-        told = {"scorers": described(made), "safety": described(safety)}
-        return set_beside(found, opened, decided, results, title, told)
+        payload = {"scorers": described(made), "safety": described(safety)}
+        return set_beside(found, opened, decided, results, title, payload)
 
 
 def scoring_name(store: Store, run: str, name: str | None, prefix: str = "rescored") -> str:
     """The name of a new scoring; one that is taken is refused before any work."""
-    taken = {one.name for one in store.scorings.of_run(run)}
+    taken = {scoring.name for scoring in store.scorings.of_run(run)}
     if name is not None and name in taken:
         remedy = "what was scored stands; give this one another name"
         raise Conflict(f"scoring {name} of {run}", why="is there already", remedy=remedy)
@@ -538,14 +548,16 @@ def set_beside(
     settings: Mapping[str, Any],
 ) -> Rescoring:
     """Keep another scoring of a run's rollouts, and compare it with what they were given."""
-    store.scorings.add(run.id, name, settings, [(one.id, one.signals) for one in results], who=who(), now=time.time())
-    old = {one.rollout: one.signals for one in decided}
-    failed = [one.rollout for one in decided if one.status is RolloutState.FAILED]
-    new = {one.id: one.signals for one in results}
+    store.scorings.add(
+        run.id, name, settings, [(rescored.id, rescored.signals) for rescored in results], who=who(), now=time.time()
+    )
+    old = {rollout.rollout: rollout.signals for rollout in decided}
+    failed = [rollout.rollout for rollout in decided if rollout.status is RolloutState.FAILED]
+    new = {rescored.id: rescored.signals for rescored in results}
     arms = _arms_of(decided)
     pairs = {rollout: (arm.arm, arm.task) for rollout, arm in arms.items()}
     compared = compare_scorings(old, new, arms=pairs or None, failed=failed)
-    errors = {one.id: one.error for one in results if one.error is not None}
+    errors = {rescored.id: rescored.error for rescored in results if rescored.error is not None}
     verdicts = (_verdict(decided, arms, old, run.id), _verdict(decided, arms, new, run.id))
     return Rescoring(run, name, compared, errors, *verdicts)
 
@@ -574,11 +586,11 @@ class _Arm:
 def _arms_of(decided: Sequence[ScoredRollout]) -> dict[str, _Arm]:
     """Finds the arm, task and seed of each rollout of the run's last proof; empty where it proved nothing."""
     found = {}
-    for one in decided:
-        name = one.rollout.partition("/")[2]
+    for scored_rollout in decided:
+        name = scored_rollout.rollout.partition("/")[2]
         if (match := PROVING.fullmatch(name)) is not None:
-            task = str(one.metadata.get("group", match["place"]))
-            found[one.rollout] = _Arm(match["proof"] or "", match["arm"], task, int(match["seed"]))
+            task = str(scored_rollout.metadata.get("group", match["place"]))
+            found[scored_rollout.rollout] = _Arm(match["proof"] or "", match["arm"], task, int(match["seed"]))
     last = next((arm.proof for arm in reversed(found.values())), None)
     return {rollout: arm for rollout, arm in found.items() if arm.proof == last}
 
@@ -588,9 +600,9 @@ def _verdict(
 ) -> Verdict | None:
     """Tests the candidate under one scoring; None where there is no proof, or nothing to compare."""
     sides: dict[str, list[Episode]] = {arm: [] for arm in ARMS}
-    scored = {one.rollout: experience_of(one, run, signals.get(one.rollout, ())) for one in decided}
-    totals = [one.breakdown.total for one in scored.values() if one.breakdown is not None]
-    lowest = min([0.0, *(one for one in totals if one is not None)])
+    scored = {rollout.rollout: experience_of(rollout, run, signals.get(rollout.rollout, ())) for rollout in decided}
+    totals = [experience.breakdown.total for experience in scored.values() if experience.breakdown is not None]
+    lowest = min([0.0, *(total for total in totals if total is not None)])
     for rollout, at in arms.items():
         made = episode(scored[rollout], task=at.task, seed=at.seed, lowest=lowest)
         sides[at.arm] += [] if made is None else [made]
@@ -609,8 +621,8 @@ def _verdict(
     for arm, side in sides.items():
         places = {rollout: (at.task, at.seed) for rollout, at in arms.items() if at.arm == arm}
         whole.append(completed(side, places, how, is_candidate=arm == ARMS[1])[0])
-    found: Verdict | None = judged(whole[0], whole[1], ProveConfig(how=how)).get("verdict")
-    return found
+    verdict: Verdict | None = judged(whole[0], whole[1], ProveConfig(how=how)).get("verdict")
+    return verdict
 
 
 def experience_of(rollout: ScoredRollout, run: str, signals: Sequence[RewardTerm]) -> Experience:
@@ -654,10 +666,10 @@ def import_logs(
         raise BadInput(f"split = {split!r}", why="is unknown", remedy=f"use {', '.join(Split)}")
     rows, place = importing.read_logs(Path(path)), StoreAddress.of(store, project)
     with place.open(create=True) as opened:
-        found = importing.import_logs(
+        imported = importing.import_logs(
             opened, rows, split=Split(split), model=model, scrub=scrub, leave=leave, who=who(), clock=time.time
         )
-    if found.run is None or found.is_fruitless:
-        gates = sorted({name for names in found.quarantined.values() for name in names})
+    if imported.run is None or imported.is_fruitless:
+        gates = sorted({name for names in imported.quarantined.values() for name in names})
         raise BadInput(f"file {path}", why=f"nothing passed the data gates: {', '.join(gates)}", remedy="look at them")
-    return Run(place, found.run)
+    return Run(place, imported.run)

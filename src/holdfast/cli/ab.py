@@ -112,8 +112,8 @@ def start(
         trial = Experiment(**about, arms=arms_of(flag, part), created_at=now, settings=settings_of(design))
         begun = _begin(opened, trial)
     units = units_of(flag.name) or "keys that programs ask with"
-    said = f"{begun.name}: begun, {_parts(begun)} of the {units}, until {show.local_time(design.until)}"
-    return Output(begun, "\n".join((fold(said), *show.step(f"holdfast release experiment status {feature}{at}"))))
+    message = f"{begun.name}: begun, {_parts(begun)} of the {units}, until {show.local_time(design.until)}"
+    return Output(begun, "\n".join((fold(message), *show.step(f"holdfast release experiment status {feature}{at}"))))
 
 
 def _begin(store: Store, trial: Experiment) -> Experiment:
@@ -176,18 +176,18 @@ def stop(
         how: Any = {"who": who(), "now": time.time(), "environment": os.environ, "why": why}
         trial = replace(trial, settings={**settings, "apply": apply or settings["apply"]})
         over = ended(opened, trial, ruling, **how)
-        flag = next((one for one in opened.flags.all() if one.name == settings["flag"]), None)
+        flag = next((flag for flag in opened.flags.all() if flag.name == settings["flag"]), None)
     rules = "as before" if flag is None else "; ".join(map(flags.text_of, flag.rules)) or "no rules"
-    said = f"{over.name}: ended; {ruling.call.replace('_', ' ')}; flag {settings['flag']}: {rules}"
-    return Output({"trial": over, "ruling": ruling, "flag": flag}, fold(said))
+    message = f"{over.name}: ended; {ruling.call.replace('_', ' ')}; flag {settings['flag']}: {rules}"
+    return Output({"trial": over, "ruling": ruling, "flag": flag}, fold(message))
 
 
 def seconds_of(text: str, option: str = "--for", *, least: float = 1e-9) -> float:
     """7d, 12h, 1.5h, 30m, 90s."""
-    found = DURATION.fullmatch(text.strip())
-    if found is None or float(found[1]) < least:
+    match = DURATION.fullmatch(text.strip())
+    if match is None or float(match[1]) < least:
         raise BadInput(f"{option} {text!r}", why="is not a time", remedy="write 7d, 12h, 30m or 90s")
-    return float(found[1]) * SECONDS[found[2]]
+    return float(match[1]) * SECONDS[match[2]]
 
 
 def _flag(known: Snapshot, feature: str, at: StoreOptions) -> Flag:
@@ -200,7 +200,7 @@ def _flag(known: Snapshot, feature: str, at: StoreOptions) -> Flag:
     if name in known.trials:
         remedy = f"holdfast release experiment stop {feature}{at}"
         raise BadInput(f"flag {name}", why=f"is in experiment {known.trials[name].name}", remedy=remedy)
-    off = {one.name: one for one in known.flags.values()}
+    off = {flag.name: flag for flag in known.flags.values()}
     for one in (flag, *(off[other] for other in flag.requires if other in off)):
         if one.killed or not one.enabled or (one.expires_at is not None and one.expires_at <= known.now):
             why = "is off for everybody, so no unit could get it" if one is flag else f"needs {one.name}, which is off"
@@ -298,25 +298,25 @@ def record(
             safety_cost=safety_cost,
         )
         is_new = opened.trials.record([served]).result() == 1
-    said = f"recorded for {served.arm}" if is_new else "was recorded before, and stays as it was"
-    return Output({"recorded": is_new, "served": served}, f"{served.id}: {said}")
+    message = f"recorded for {served.arm}" if is_new else "was recorded before, and stays as it was"
+    return Output({"recorded": is_new, "served": served}, f"{served.id}: {message}")
 
 
 @app.command("list")
 def list_(at: StoreOptions) -> Output:
     """List the experiments, newest first."""
     with at.existing() as opened:
-        found = opened.trials.all(KIND)
-        units = {trial.name: sum(opened.trials.exposed(trial.name).values()) for trial in found}
-    if not found:
+        experiments = opened.trials.all(KIND)
+        units = {trial.name: sum(opened.trials.exposed(trial.name).values()) for trial in experiments}
+    if not experiments:
         return Output(
             [], f"no experiments in project {at.project}; to begin one: holdfast release experiment create NAME{at}"
         )
     rows = []
-    for one in found:
+    for one in experiments:
         state, begun = "running" if is_running(one, time.time()) else "ended", show.local_time(one.created_at)[:16]
         rows.append((one.name, state, begun, units[one.name], _parts(one), one.settings.get("why")))
-    return Output(found, show.table(("experiment", "state", "begun", ">units", "~arms", "~why"), rows))
+    return Output(experiments, show.table(("experiment", "state", "begun", ">units", "~arms", "~why"), rows))
 
 
 @app.command("show")
@@ -331,7 +331,7 @@ def _arm_lines(trial: Experiment, ruling: Ruling, served: list[ServedRequest]) -
     state = "running" if over is None else f"ended {show.local_time(over)}"
     yield f"{trial.name}: {state}, begun {show.local_time(trial.created_at)}"
     yield fold(f"why: {show.one_line(trial.settings.get('why') or None)}", "  ")
-    asked = Counter(one.arm for one in served)
+    asked = Counter(request.arm for request in served)
     rows = [
         (arm, weight, ruling.exposed[arm], asked[arm], ruling.told[arm], ruling.means[arm])
         for arm, weight in trial.arms.items()

@@ -468,8 +468,8 @@ def sign_golden(
         goldens.sign(opened, new, who=who(), why=why, now=time.time(), before=before).result()
         last.replace(path)  # the ledger first: what is in place unsigned would be a change that nobody answers for
     data = {"golden": new.name, "sha256": new.sha256, "before": before, "version": new.version}
-    said = fold(f"{new.name} {new.sha256[:12]} of {new.version} signed by {who()}")
-    return Output({**data, "who": who(), "why": why}, said)
+    message = fold(f"{new.name} {new.sha256[:12]} of {new.version} signed by {who()}")
+    return Output({**data, "who": who(), "why": why}, message)
 
 
 @golden_app.command("list")
@@ -486,7 +486,7 @@ def list_goldens(at: StoreOptions) -> Output:
     for one in found:
         measured = (one.kpis.get("success"), local_time(one.recorded_at)[:16], by.get(one.sha256))
         rows.append((one.name, len(one.cases), one.suite, one.version, *measured))
-    data = [{**goldens.as_dict(one), "signed_by": by.get(one.sha256)} for one in found]
+    data = [{**goldens.as_dict(golden), "signed_by": by.get(golden.sha256)} for golden in found]
     return Output(data, table(("name", ">cases", "~suite", "~version", ">success", "recorded", "signed by"), rows))
 
 
@@ -530,9 +530,9 @@ def _replayed(store: Store, suite: Suite, version: str, name: str) -> Golden:
 
     spec = replay_spec(store, replay_of(suite, resolve(store, version), name=name))
     status, _, code = drive(store, spec, None)
-    found = golden_in(store, store.steps.of_run(status.run_id))
-    if found is not None:
-        return found
+    golden = golden_in(store, store.steps.of_run(status.run_id))
+    if golden is not None:
+        return golden
     if code in (130, 143):
         raise typer.Exit(code)
     why = status.error or f"the run is {status.run_state}"
@@ -545,7 +545,7 @@ def compared(golden: Golden, replay: Golden, findings: tuple[Finding, ...]) -> O
     changes = diff(golden, replay)
     data = {"golden": golden.sha256, "replay": replay.sha256, "version": replay.version, "findings": findings}
     data["changes"] = [{"case_id": c.case_id, "what": c.what, "kpis": c.kpis} for c in changes]
-    is_blocked = any(found.count and found.blocks for found in findings)
+    is_blocked = any(finding.count and finding.blocks for finding in findings)
     return Output(data, _change_lines(golden, replay, findings, changes, is_blocked), int(is_blocked))
 
 

@@ -63,11 +63,14 @@ def list_tokens(at: StoreOptions) -> Output:
     """List the tokens, oldest first."""
     now = time.time()
     with at.existing() as opened:
-        found = opened.tokens.all()
-    if not found:
+        tokens = opened.tokens.all()
+    if not tokens:
         return Output([], "no tokens; 'holdfast control tokens add LABEL --role operator' makes one")
-    rows = [(one.id, one.label, str(one.role), show.local_time(one.created_at)[:16], _life(one, now)) for one in found]
-    data = [{**_record(one), "good": one.is_good(now)} for one in found]
+    rows = [
+        (token.id, token.label, str(token.role), show.local_time(token.created_at)[:16], _life(token, now))
+        for token in tokens
+    ]
+    data = [{**_record(token), "good": token.is_good(now)} for token in tokens]
     return Output(data, show.table(("token", "~label", "role", "made", "good"), rows))
 
 
@@ -226,8 +229,8 @@ def status(at: StoreOptions, run: RunText = NEWEST) -> Output:
 
     with at.existing() as opened:
         found = _newest(opened) if run == NEWEST else opened.runs.get(run)
-        told = report(opened, found, principal=f"local:{who()}", now=time.time())
-    return Output(told, _status_lines(found, told))
+        payload = report(opened, found, principal=f"local:{who()}", now=time.time())
+    return Output(payload, _status_lines(found, payload))
 
 
 def _status_lines(run: RunRecord, report: dict[str, Any]) -> Iterator[str]:
@@ -275,10 +278,10 @@ def alerts(
     if not found:
         return Output([], "no alerts")
     rows = []
-    for one in found:
-        code, known = f"{one.code}@{one.run}" if one.run else one.code, one.acknowledged_by or ""
-        cleared = "cleared" if one.cleared_at is not None else known
-        rows.append((code, str(one.severity), show.local_time(one.at)[:16], cleared, one.message))
+    for alert in found:
+        code, known = f"{alert.code}@{alert.run}" if alert.run else alert.code, alert.acknowledged_by or ""
+        cleared = "cleared" if alert.cleared_at is not None else known
+        rows.append((code, str(alert.severity), show.local_time(alert.at)[:16], cleared, alert.message))
     return Output(found, show.table(("alert", "severity", "since", "known to", "~message"), rows))
 
 
@@ -337,8 +340,8 @@ def _answered(answer: dict[str, Any], at: str) -> list[str]:
 
 
 def _newest(store: Store) -> Any:
-    found = store.runs.newest(most=1)
-    if not found:
+    runs = store.runs.newest(most=1)
+    if not runs:
         why = f"there is none in project {store.project!r}"
         raise NotFound("run", why=why, remedy="'holdfast run start' begins one")
-    return found[0]
+    return runs[0]

@@ -68,13 +68,15 @@ def doctor(
     how = {"with_tools": tools, "samples": samples, "system": system}
     if target.startswith(LOCAL):
         with serving(target.removeprefix(LOCAL)) as (url, name, trainer):
-            asked, found = asyncio.run(examined(url, name, timeout, trainer=trainer, **how))
+            asked, findings = asyncio.run(examined(url, name, timeout, trainer=trainer, **how))
     else:
-        asked, found = asyncio.run(examined(target, model, timeout, **how))
-    decision = verdict(found)
+        asked, findings = asyncio.run(examined(target, model, timeout, **how))
+    decision = verdict(findings)
     about = {"endpoint": target, "model": asked, "system": system, "decision": decision}
-    data = {**about, "findings": [asdict(one) for one in found]}
-    table = show.table(("check", "state", "~found"), [(one.check, one.state.value, one.detail) for one in found])
+    data = {**about, "findings": [asdict(finding) for finding in findings]}
+    table = show.table(
+        ("check", "state", "~found"), [(finding.check, finding.state.value, finding.detail) for finding in findings]
+    )
     under = [] if system is None else [fold(f"asked under the instructions: {show.one_line(system)}")]
     fit = f"{asked} at {target}: {'fit' if decision.open else 'not fit'} to be trained on"
     reasons = [] if decision.open else [f"  {reason.code}: {reason.text}" for reason in decision.reasons]
@@ -92,8 +94,8 @@ async def examined(url: str, model: str | None, timeout_s: float, **how: Any) ->
         if name is None:
             raise BadInput(f"endpoint {url}", why="does not say which models it has", remedy="give --model NAME")
         with show.progress("examining", len(CHECKS)) as bar:
-            found = await examine(probe, name, heard=lambda check: bar(now=check), **how)
-    return name, found
+            findings = await examine(probe, name, heard=lambda check: bar(now=check), **how)
+    return name, findings
 
 
 @contextmanager
@@ -197,7 +199,7 @@ def run_checks(root: Path) -> CompatReport:
             cmd = shlex.join(["holdfast", *given])
             done.append(CompatCheck(name=name, cmd=cmd, status=status, stdout_excerpt=(ran.out + ran.err)[:EXCERPT]))
             advance(now=name)
-    passed = sum(one.status == "pass" for one in done)
+    passed = sum(check.status == "pass" for check in done)
     return CompatReport(
         generated_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         repo_root=str(root),
@@ -275,10 +277,10 @@ def markdown(report: CompatReport) -> str:
         "",
         "| check | status | command |",
         "|---|---|---|",
-        *(f"| {one.name} | {one.status} | `{one.cmd}` |" for one in report.commands),
+        *(f"| {command.name} | {command.status} | `{command.cmd}` |" for command in report.commands),
     ]
-    for one in report.commands:
-        lines += ["", f"## {one.name}", "", "```text", one.stdout_excerpt.rstrip().replace("```", "'''"), "```"]
+    for command in report.commands:
+        lines += ["", f"## {command.name}", "", "```text", command.stdout_excerpt.rstrip().replace("```", "'''"), "```"]
     return "\n".join(lines) + "\n"
 
 
@@ -341,10 +343,10 @@ def _perform(kind: str, quick: bool, out: Path | None, minutes: float = 0.0, cpu
             cpu_share=cpu_share,
         )
         took_s = time.monotonic() - began
-        told, problems = validate(artifact)
+        payload, problems = validate(artifact)
     again = ["compute it all again:", *step(f"holdfast control drill check {near(artifact)}")]
-    data = {**told, "artifact": artifact, "took_s": round(took_s, 1), "problems": problems}
-    lines = [*_lines(told, problems, f" in {show.span_of_time(took_s)}"), *again]
+    data = {**payload, "artifact": artifact, "took_s": round(took_s, 1), "problems": problems}
+    lines = [*_lines(payload, problems, f" in {show.span_of_time(took_s)}"), *again]
     return Output(data, "\n".join(lines), int(bool(problems)))
 
 
@@ -356,8 +358,8 @@ def _practice() -> dict[str, Any]:
     return {
         "agent": "holdfast.workloads.tooluse.agent:agent",
         "model": "local/sprout-weak",
-        "optimize": [{**to_input(one), **asked} for one in generate("train", 0, 8)],
-        "validate": [{**to_input(one), **asked} for one in generate("test", 0, 16)],
+        "optimize": [{**to_input(task), **asked} for task in generate("train", 0, 8)],
+        "validate": [{**to_input(task), **asked} for task in generate("test", 0, 16)],
     }
 
 
@@ -372,12 +374,12 @@ def check_drill(
 
     path = file
     if file.is_dir() and not (path := file / NAME).exists() and (several := list(file.glob(f"*/{NAME}"))):
-        path = max(several, key=lambda one: (one.stat().st_mtime, one.parent.name))
+        path = max(several, key=lambda path: (path.stat().st_mtime, path.parent.name))
         say(f"{show.count(len(several), 'drill')} in {near(file)}; this is the newest, {path.parent.name}")
     with show.progress("computing again", None):
-        told, problems = validate(path)
+        payload, problems = validate(path)
     last = "true, computed again from its store and ledger" if not problems else "not true, or not passed"
-    lines = [*_lines(told, problems, ""), last]
+    lines = [*_lines(payload, problems, ""), last]
     return Output({"file": path, "ok": not problems, "problems": problems}, "\n".join(lines), int(bool(problems)))
 
 
@@ -445,7 +447,7 @@ def _gate_lines(bundle: Mapping[str, Any]) -> Iterator[str]:
         ("benchmark", benchmark["pass"], "; ".join((counts, *benchmark["reason_codes"]))),
         ("safety", safety["pass"], "; ".join((seen, *safety["reason_codes"]))),
         ("operations", operations["pass"], "; ".join(shown) or "pause, rollback and recovery are proved"),
-        ("runbooks", None not in refs, "; ".join(one or "missing" for one in refs)),
+        ("runbooks", None not in refs, "; ".join(ref or "missing" for ref in refs)),
     ]
     yield f"exit gate: {'closed' if codes else 'open'}"
     for row in rows:

@@ -73,8 +73,8 @@ def obeying(control: Stoppable) -> Iterator[Caught]:
             print("holdfast: finishing what runs (again to stop now)", file=sys.stderr, flush=True)
         else:
             control.stop()
-            said = "stopping, running work is handed back (again to end at once)"
-            print(f"holdfast: {said}", file=sys.stderr, flush=True)
+            message = "stopping, running work is handed back (again to end at once)"
+            print(f"holdfast: {message}", file=sys.stderr, flush=True)
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -94,21 +94,21 @@ def switched_off(store: Store, run: str, spec: RunSpec, begun: Snapshot) -> list
     """The features of the run that were off for everybody when it began; learning, where it was off before an
     iteration. What a share of the tasks went without is kept with their rollouts."""
     off = begun.off_for_all()
-    found = [off[feature] for feature in SWITCHES if feature in off and feature in spec.runtime.uses]
+    offs = [off[feature] for feature in SWITCHES if feature in off and feature in spec.runtime.uses]
     if any(update.body.get("skipped") == SWITCHED_OFF for update in store.steps.of_run(run)):
         now = snapshot_of(store, clock=time.time, environment=os.environ).off(run_unit(run))
-        found.insert(0, now.get(LEARNING, AGAIN))
-    return found
+        offs.insert(0, now.get(LEARNING, AGAIN))
+    return offs
 
 
 def switched_off_lines(off: Sequence[Off], at: str) -> list[str]:
     """Says which features were off, why, and how to turn them on. `at` has the options that find the store."""
-    told = []
+    lines = []
     for one in off:
-        said = f"{one.feature.replace('_', ' ')}: switched off by flag {one.flag} ({one.why})"
-        told += folded(said if not one.remedy else f"{said}; turn it on with")
-        told += step(one.remedy + (at if one.remedy.startswith("holdfast ") else "")) if one.remedy else ()
-    return told
+        message = f"{one.feature.replace('_', ' ')}: switched off by flag {one.flag} ({one.why})"
+        lines += folded(message if not one.remedy else f"{message}; turn it on with")
+        lines += step(one.remedy + (at if one.remedy.startswith("holdfast ") else "")) if one.remedy else ()
+    return lines
 
 
 LINE_EVERY_S = 10.0
@@ -194,10 +194,10 @@ def report(
 ) -> None:
     """`off` are the features that flags kept from it, `searched` its searches for a prompt with their pages."""
     if as_json:
-        told = encode(status)
-        told |= {"switched_off": [asdict(one) for one in off]} if off else {}
-        told |= {"prompt_optimization": reported(*searched[-1])} if searched else {}
-        print(json.dumps(told, indent=2, default=str))
+        payload = encode(status)
+        payload |= {"switched_off": [asdict(one) for one in off]} if off else {}
+        payload |= {"prompt_optimization": reported(*searched[-1])} if searched else {}
+        print(json.dumps(payload, indent=2, default=str))
         return
     cut = f", {status.cancelled} cancelled" if status.cancelled else ""
     dead = f" ({status.dead} given up without an answer)" if status.dead else ""

@@ -164,15 +164,17 @@ def _look(change: Change, references: dict[str, str | float] | None) -> _Seen:
             )
             advance(now=path)
         spent = minimality.total_excess(change, references)
-        found = minimality.unneeded_scaffolding(change, references)
+        findings = minimality.unneeded_scaffolding(change, references)
         vetoes = tamper.inspect(change)
-    value = minimality.multiplier(spent.excess, minimality.scaffold_amount(found), reference_cost=spent.reference_cost)
+    value = minimality.multiplier(
+        spent.excess, minimality.scaffold_amount(findings), reference_cost=spent.reference_cost
+    )
     return _Seen(
         files=tuple(files),
         spent=spent,
         has_reference=references is not None,
         multiplier=min(value, minimality.BROKEN) if spent.is_broken else value,
-        scaffolding=found,
+        scaffolding=findings,
         vetoes=vetoes,
     )
 
@@ -202,9 +204,11 @@ def _print(seen: _Seen) -> None:
             console.print(_row(part, console.width), no_wrap=True, overflow="ellipsis")
         if len(file.parts) > MOST_PARTS:
             print(f"  … {len(file.parts) - MOST_PARTS} more; --json and --html have all")
-    for title, style, found in (("scaffolding", "yellow", seen.scaffolding), ("veto", "bold red", seen.vetoes)):
-        for one in found:
-            line = Text(f"{title}: {one.path}:{one.line}  {one.rule}  {show.one_line(one.what)}", style=style)
+    for title, style, findings in (("scaffolding", "yellow", seen.scaffolding), ("veto", "bold red", seen.vetoes)):
+        for finding in findings:
+            line = Text(
+                f"{title}: {finding.path}:{finding.line}  {finding.rule}  {show.one_line(finding.what)}", style=style
+            )
             console.print(line, no_wrap=True, overflow="ellipsis")
     print(_summary(seen))
 
@@ -244,8 +248,8 @@ def _diff_record(seen: _Seen) -> dict[str, Any]:
         "excess": round(seen.spent.excess, 4),
         "is_minimal": seen.is_minimal,
         "multiplier": round(seen.multiplier, 4),
-        "scaffolding": [asdict(one) for one in seen.scaffolding],
-        "vetoes": [asdict(one) for one in seen.vetoes],
+        "scaffolding": [asdict(finding) for finding in seen.scaffolding],
+        "vetoes": [asdict(veto) for veto in seen.vetoes],
     }
 
 
@@ -338,13 +342,13 @@ def evaluate(
             found = _all(_from_run(opened, run, limit, keys), looking, None)
             kept = None if title is None or not found else _keep(opened, at, run, title, keys, found, names, pay)
         else:
-            found = _all(((one.task, one) for one in given), looking, len(given))
+            found = _all(((result.task, result) for result in given), looking, len(given))
             kept = _keep_file(at, Path(source), given, found, names) if keep and found else None
     if not found:
         raise BadInput(source, why="has no finished result", remedy="give a file of results, or a run that has some")
     tripped = _trip(looking.took, at.store, at.project) if trip else []
     data = _record(found, looking.given) | {"parts_p95_ms": {part: p95(times) for part, times in looking.took.items()}}
-    has_failed = any(one.decision == "fail" for one, _ in found)
+    has_failed = any(evaluation.decision == "fail" for evaluation, _ in found)
     lines = [] if kept is None else _kept_lines(kept, str(at))
     return Output(
         data | {"tripped": tripped, "kept": kept},
@@ -397,15 +401,15 @@ def _keep(
     from holdfast.reward.evaluation import OUTCOME_GATE, terms_of
     from holdfast.reward.rescore import Rescored
 
-    evaluated = {key: one for key, (one, _) in zip(keys, found, strict=True)}
-    decided = [one for one in decided_of(store, run) if one.rollout in evaluated]
-    results = [Rescored(id=key, signals=terms_of(one)) for key, one in evaluated.items()]
-    parts = sorted({part.part for one, _ in found for part in one.verdicts})
-    told = {"evaluation": OUTCOME_GATE.name, "parts": parts, "judges": list(names)}
-    beside = set_beside(Run(StoreAddress(at.store, at.project), run), store, decided, results, title, told)
+    evaluated = {key: evaluation for key, (evaluation, _) in zip(keys, found, strict=True)}
+    decided = [rollout for rollout in decided_of(store, run) if rollout.rollout in evaluated]
+    results = [Rescored(id=key, signals=terms_of(evaluation)) for key, evaluation in evaluated.items()]
+    parts = sorted({part.part for evaluation, _ in found for part in evaluation.verdicts})
+    payload = {"evaluation": OUTCOME_GATE.name, "parts": parts, "judges": list(names)}
+    beside = set_beside(Run(StoreAddress(at.store, at.project), run), store, decided, results, title, payload)
     kept = {"run": run, "scoring": title, "comparison": asdict(beside.comparison)}
     if weight is not None:
-        scores = {key: one.score for key, one in evaluated.items() if one.score is not None}
+        scores = {key: evaluation.score for key, evaluation in evaluated.items() if evaluation.score is not None}
         paid, before = pay(store, decided, scores, weight, who=who(), now=time.time())
         kept["paid"] = {"weight": weight, "rollouts": paid, "before": before}
     return kept
@@ -422,7 +426,7 @@ def _keep_file(
     from holdfast.pipeline.evaluating import keep_results
 
     settings = {"file": path.name, "judges": list(names)}
-    pairs = [(result, one) for result, (one, _) in zip(given, found, strict=True)]
+    pairs = [(result, evaluation) for result, (evaluation, _) in zip(given, found, strict=True)]
     with at.open() as opened:
         return {"run": keep_results(opened, pairs, settings, who=who(), clock=time.time)}
 
@@ -486,7 +490,7 @@ def _trip(took: Mapping[str, Sequence[float]], store: str, project: str) -> list
     from holdfast.operate.switches import LATENCY, p95, trip
     from holdfast.store.store import open_store
 
-    told = []
+    lines = []
     with open_store(store, project=project) as opened:
         for name, times in took.items():
             if (feature := FEATURES.get(name)) is None:
@@ -494,8 +498,8 @@ def _trip(took: Mapping[str, Sequence[float]], store: str, project: str) -> list
             fuse = replace(LATENCY[feature], rule=replace(LATENCY[feature].rule, hold_s=0.0))
             now = time.time()
             _, alert = trip(opened, fuse, QUIET, p95(times), n=len(times), now=now, environment=os.environ)
-            told += [] if alert is None else [alert.message]
-    return told
+            lines += [] if alert is None else [alert.message]
+    return lines
 
 
 def _from_file(path: Path, limit: int) -> list[TaskResult]:
@@ -510,33 +514,35 @@ def _from_run(store: Store, run: str, limit: int, keys: list[str]) -> Iterator[t
     from holdfast.api.stored import decided_of
     from holdfast.pipeline.evaluating import stored_result
 
-    for one in islice(decided_of(store, run, spans=True), limit):
-        keys.append(one.rollout)
-        yield one.rollout, stored_result(one)
+    for rollout in islice(decided_of(store, run, spans=True), limit):
+        keys.append(rollout.rollout)
+        yield rollout.rollout, stored_result(rollout)
 
 
 def _record(found: Sequence[tuple[Evaluation, float]], given: Sequence[Features]) -> dict[str, Any]:
     """`features` are those that every result got; `features_on` counts the results that got each."""
     rows = [
         {
-            "task": one.task,
-            "decision": one.decision,
-            "score": one.score,
-            "reasons": one.reasons,
-            "verdicts": [{"part": part.part, "holds": part.holds, "reasons": part.reasons} for part in one.verdicts],
-            "sheet": one.breakdown,
+            "task": evaluation.task,
+            "decision": evaluation.decision,
+            "score": evaluation.score,
+            "reasons": evaluation.reasons,
+            "verdicts": [
+                {"part": part.part, "holds": part.holds, "reasons": part.reasons} for part in evaluation.verdicts
+            ],
+            "sheet": evaluation.breakdown,
             "took_ms": round(took * 1000, 3),
         }
-        for one, took in found
+        for evaluation, took in found
     ]
-    counts = {name: sum(getattr(one, name) for one in given) for name in asdict(given[0])}
+    counts = {name: sum(getattr(features, name) for features in given) for name in asdict(given[0])}
     features = {name: count == len(given) for name, count in counts.items()}
     return {"results": rows, "summary": _summary_evaluate(found), "features": features, "features_on": counts}
 
 
 def _summary_evaluate(found: Sequence[tuple[Evaluation, float]]) -> dict[str, Any]:
-    decided = [one.decision for one, _ in found]
-    scores = [one.score for one, _ in found if one.score is not None]
+    decided = [evaluation.decision for evaluation, _ in found]
+    scores = [evaluation.score for evaluation, _ in found if evaluation.score is not None]
     took = sorted(took for _, took in found)
     return {
         "results": len(found),
@@ -550,20 +556,20 @@ def _tell(
     found: Sequence[tuple[Evaluation, float]], given: Sequence[Features], tripped: Sequence[str], kept: Sequence[str]
 ) -> None:
     """At most 80 columns."""
-    for one, _ in found:
-        score = "  -  " if one.score is None else f"{one.score:.3f}"
-        print(f"{one.decision:<7} {score}  {show.one_line(one.task)[:62]}")
-        for reason in one.reasons[:SHOWN]:
+    for evaluation, _ in found:
+        score = "  -  " if evaluation.score is None else f"{evaluation.score:.3f}"
+        print(f"{evaluation.decision:<7} {score}  {show.one_line(evaluation.task)[:62]}")
+        for reason in evaluation.reasons[:SHOWN]:
             print(fold(show.one_line(reason), "  "))
-        if len(one.reasons) > SHOWN:
-            print(f"  and {len(one.reasons) - SHOWN} more reasons (--json has all)")
+        if len(evaluation.reasons) > SHOWN:
+            print(f"  and {len(evaluation.reasons) - SHOWN} more reasons (--json has all)")
     summary = _summary_evaluate(found)
     mean = "" if summary["mean_score"] is None else f", mean score {summary['mean_score']:.3f}"
     print(
         f"\n{show.count(len(found), 'result')}: {summary['pass']} pass, {summary['fail']} fail, "
         f"{summary['unknown']} unknown{mean}; p95 {summary['p95_ms']:.1f} ms"
     )
-    without = {name: sum(not getattr(one, name) for one in given) for name in FEATURES.values()}
+    without = {name: sum(not getattr(features, name) for features in given) for name in FEATURES.values()}
     if off := [
         name.replace("_", " ") + ("" if count == len(given) else f" ({count} of {len(given)} results)")
         for name, count in without.items()

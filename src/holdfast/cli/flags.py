@@ -67,7 +67,10 @@ def text_of(rule: FlagRule) -> str:
     """The rule as `rule_of` reads it."""
     shown = f"{rule.percent:g}" if float(f"{rule.percent:g}") == rule.percent else repr(rule.percent)
     share = "" if rule.percent == 100.0 else f" {shown}%"
-    parts = [f"{shlex.quote(one.attribute)} {one.operator} {shlex.quote(_written(one))}" for one in rule.conditions]
+    parts = [
+        f"{shlex.quote(condition.attribute)} {condition.operator} {shlex.quote(_written(condition))}"
+        for condition in rule.conditions
+    ]
     return shlex.quote(rule.variant) + share + (f" if {' and '.join(parts)}" if parts else "")
 
 
@@ -256,9 +259,9 @@ def evaluate(
         key = key if run is None else run_unit(opened.runs.get(run).id)
     if key is not None:
         context[flags.KEY] = key
-    found = flags.evaluate(name, now.flags, context, now=now.now, environment=os.environ, trials=now.trials)
-    said = fold(f"{name}: {found.variant} = {_as_json(found.value)} ({found.reason}: {found.detail})")
-    return Output({"flag": name, **asdict(found)}, said)
+    value = flags.evaluate(name, now.flags, context, now=now.now, environment=os.environ, trials=now.trials)
+    message = fold(f"{name}: {value.variant} = {_as_json(value.value)} ({value.reason}: {value.detail})")
+    return Output({"flag": name, **asdict(value)}, message)
 
 
 @app.command()
@@ -282,12 +285,12 @@ def init(at: StoreOptions, why: Why = "the flags that a project begins with") ->
         before = {flag.name for flag in opened.flags.all()}
         new = [flag for flag in features(os.environ, owner=who()) if flag.name not in before]
         pending = [opened.flags.put(flag, who=who(), why=why, now=time.time()) for flag in new]
-        made = [one.result() for one in pending]
+        made = [future.result() for future in pending]
     if not made:
-        said = f"all {len(features(os.environ, owner=who()))} are there already, and stay as they are"
+        message = f"all {len(features(os.environ, owner=who()))} are there already, and stay as they are"
         ways = (("list", "shows them"), ("disable NAME", "turns one off"))
         commands = (line for word, about in ways for line in step(f"holdfast release flags {word}{at}", about))
-        return Output([], "\n".join((said, *commands)))
+        return Output([], "\n".join((message, *commands)))
     off = [flag.name for flag in made if not flag.enabled]
     which = f"off: {', '.join(off)}" if off else "all of them on"
     return Output(made, fold(f"{show.count(len(made), 'flag')} made, {which}"))
@@ -338,7 +341,7 @@ def _new_flag(name: str, given: dict[str, Any]) -> Flag:
 
 
 def _ramped(flag: Flag, variant: str | None, percent: float) -> Flag:
-    others = [one for one in flag.variants if one != flag.off]
+    others = [variant for variant in flag.variants if variant != flag.off]
     if variant is None and len(others) != 1:
         raise BadInput(f"flag {flag.name}", why=f"has the variants {', '.join(others)}", remedy="say which: --variant")
     chosen = variant or others[0]

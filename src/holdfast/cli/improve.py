@@ -183,25 +183,25 @@ def quickstart(
         except Lost as lost:
             remedy = f"restore it from a copy, or begin anew: {again} --fresh"
             raise Lost(lost.what, why=lost.why, remedy=remedy) from lost
-        found, picture, page, breakdown, right = None, None, None, list[str](), list[tuple[str, str]]()
+        results, picture, page, breakdown, right = None, None, None, list[str](), list[tuple[str, str]]()
         updates = opened.steps.of_run(status.run_id)
         off = switched_off(opened, status.run_id, spec, begun)
         if status.run_state is RunState.COMPLETED:
-            found, picture = _results(opened, status)
+            results, picture = _results(opened, status)
             proposed = _proposed(updates)
             page = None if proposed is None else write_page(Path(proposed["proof"]), COMPARISON)
             right = turned(opened, updates)
             breakdown = _breakdown(opened, right)
         folder = opened.folder
 
-    data = _record(status, found, picture, updates) | {"page": page} | _switched_off(off)
+    data = _record(status, results, picture, updates) | {"page": page} | _switched_off(off)
     shown = switched_off_lines(off, str(at))
-    if found is None or picture is None:
+    if results is None or picture is None:
         why = "" if status.error is None else f" ({status.error})"
         shown.append(f"{status.run_id} {status.run_state.replace('_', ' ')} at {status.lesson}{why}")
         return Output(data, [*shown, f"next:\n  {again}   # goes on where it stopped"], code)
     left_behind = _left_lines(status, picture, updates, page, folder, right)
-    return Output(data, [*shown, *_result_lines(status, found, updates), "", *breakdown, *left_behind], code)
+    return Output(data, [*shown, *_result_lines(status, results, updates), "", *breakdown, *left_behind], code)
 
 
 def _quickstart_prompts(at: StoreOptions, *, quick: bool, seed: int, fresh: bool) -> Output:
@@ -433,7 +433,7 @@ class ImproveOptions:
             why = f"and {given[1]} were both given" if given else "is missing"
             remedy = "give the file with the settings, --env NAME or --resume RUN"
             raise BadInput(given[0] if given else "CONFIG", why=why, remedy=remedy)
-        if resume is not None and any(getattr(self, one.name) is not None for one in fields(self)):
+        if resume is not None and any(getattr(self, field.name) is not None for field in fields(self)):
             raise BadInput("--resume", why="a run keeps the settings it began with", remedy="give no other option")
         of_env = {"reward_range": "improve.prove.reward_range", "cost_budget": "the block constraint"}
         for name, place in of_env.items():

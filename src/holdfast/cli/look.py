@@ -124,7 +124,7 @@ def _summary(store: Store, run: str) -> str:
     parts = [f"{n} {state}" for state, n in counts.items()]
     came = [f"{n} {_plain(kind)}" for kind, n in store.views.outcomes(run).items() if n]
     lines = [f"{run}: {show.count(sum(counts.values()), 'rollout')}"]
-    lines += [f"{title}: {', '.join(said)}" for title, said in (("outcome", came), ("status", parts)) if said]
+    lines += [f"{title}: {', '.join(lines)}" for title, lines in (("outcome", came), ("status", parts)) if lines]
     for split, rewards in store.views.rewards(run).items():
         if rewards.mean_reward is not None:
             lines.append(f"reward {split}: mean {rewards.mean_reward:.4g} over {rewards.rewarded} of {rewards.total}")
@@ -253,7 +253,9 @@ def ledger(
         none = f"no {'more ' if after else ''}entries in project {at.project}"
         return Output([], f"{none}; a run makes the first: holdfast run start --help")
     page = found[:limit]
-    rows = [(one.seq, show.local_time(one.at), one.who, ": ".join(filter(None, happened(one)))) for one in page]
+    rows = [
+        (entry.seq, show.local_time(entry.at), entry.who, ": ".join(filter(None, happened(entry)))) for entry in page
+    ]
     more = _more(at, len(found) > limit, "store ledger", run=run, limit=limit, after=page[-1].seq)
     return Output(page, show.table((">seq", "at", "~who", "~what"), rows), more=more)
 
@@ -261,15 +263,17 @@ def ledger(
 def workers(at: StoreOptions, limit: Limit = 50) -> Output:
     """List the processes that work, or worked, on rollouts, newest first."""
     with at.existing() as opened:
-        found = opened.workers.newest(limit)
-    if not found:
+        records = opened.workers.newest(limit)
+    if not records:
         return Output([], f"no workers yet in project {at.project}; a run brings its own: holdfast run start --help")
     now, rows = time.time(), []
-    for one in found:
-        quiet = show.span_of_time(now - one.beat_at)
-        state = "stopped" if one.stopped_at else f"silent {quiet}" if now - one.beat_at > SILENT_S else "working"
-        rows.append((one.id, state, one.slots, one.host, one.pid, show.local_time(one.started_at), quiet))
-    return Output(found, show.table(("~worker", "state", ">slots", "~host", ">pid", "started", ">last beat"), rows))
+    for record in records:
+        quiet = show.span_of_time(now - record.beat_at)
+        state = "stopped" if record.stopped_at else f"silent {quiet}" if now - record.beat_at > SILENT_S else "working"
+        rows.append(
+            (record.id, state, record.slots, record.host, record.pid, show.local_time(record.started_at), quiet)
+        )
+    return Output(records, show.table(("~worker", "state", ">slots", "~host", ">pid", "started", ">last beat"), rows))
 
 
 ROOM = 12  # letters of a version beside a tool
@@ -307,13 +311,13 @@ def adoption(
             [opened.runs.get(run).id for run in runs] if runs else [run.id for run in opened.runs.newest(most=newest)]
         )
         records = [record for run in dict.fromkeys(named) for record in _records(opened, run)]
-    found = adoption_rates(records, wilson, by=KEYS[by])
-    data = {"runs": named, "attempts": len(records), "rows": found}
-    if not found:
+    rows = adoption_rates(records, wilson, by=KEYS[by])
+    data = {"runs": named, "attempts": len(records), "rows": rows}
+    if not rows:
         none = 'no decided attempt called a tool, was offered one or needed one; tasks say so by "tools" and "needs"'
         return Output(data, none)
     counted = f"{show.count(len(records), 'attempt')} in {show.count(len(set(named)), 'run')}"
-    return Output(data, _adoption_table(found, KEYS[by], counted))
+    return Output(data, _adoption_table(rows, KEYS[by], counted))
 
 
 def _records(store: Store, run: str) -> Iterator[ToolAttempt]:
@@ -376,22 +380,22 @@ def budgets(
             return _allocation(opened)
         if run is not None:
             return _of_run(opened, opened.runs.get(run).id, limit)
-        found = opened.budgets.by_run(most=limit)
-    if not found:
+        totals = opened.budgets.by_run(most=limit)
+    if not totals:
         return Output([], 'no run has thinking budgets; a config with "thinking_budgets": true asks for them')
-    return Output(found, _totals("~run", found))
+    return Output(totals, _totals("~run", totals))
 
 
 def _allocation(store: Store) -> Output:
     """Lists the outcomes of every tier by context of tasks, and the tier that a learnt allocation prefers."""
     from holdfast.collect.allocation import fit
 
-    found = fit((use.budget, use.has_failed) for use in store.budgets.ended())
+    allocation = fit((use.budget, use.has_failed) for use in store.budgets.ended())
     rows = [
-        {"context": context, "tier": tier, "attempts": one.attempts, "succeeded": one.succeeded, "cost": one.cost,
-         "best": found.best(context)}
-        for context, tiers in sorted(found.outcomes.items())
-        for tier, one in sorted(tiers.items())
+        {"context": context, "tier": tier, "attempts": outcomes.attempts, "succeeded": outcomes.succeeded,
+         "cost": outcomes.cost, "best": allocation.best(context)}
+        for context, tiers in sorted(allocation.outcomes.items())
+        for tier, outcomes in sorted(tiers.items())
     ]  # fmt: skip
     if not rows:
         return Output([], "no attempt with a thinking budget has ended yet: the table decides")
@@ -410,9 +414,9 @@ def _of_run(store: Store, run: str, limit: int) -> Output:
     if not tiers:
         none = f'{run}: no attempt has a thinking budget; "thinking_budgets": true in the config asks for them'
         return Output(data, none)
-    spent, allowed, waste = (sum(getattr(one, name) for one in tiers) for name in ("spent", "allowed", "waste"))
+    spent, allowed, waste = (sum(getattr(tier, name) for tier in tiers) for name in ("spent", "allowed", "waste"))
     share = f" ({100 * spent / allowed:.0f} %)" if allowed else ""
-    count = show.count(sum(one.budgets for one in tiers), "budget")
+    count = show.count(sum(tier.budgets for tier in tiers), "budget")
     used = f"{run}: {count}, {spent} of {allowed} thinking tokens used{share}, {waste} wasted"
     known = ", ".join(f"{mode or 'unknown'} {n}" for mode, n in sorted(modes.items(), key=str))
     columns = ("~attempt", "tier", "status", "mode", ">allowed", ">spent", ">over", ">wasted")
@@ -430,7 +434,7 @@ def _row(use: BudgetUse) -> tuple[object, ...]:
 def _totals(name: str, found: list[BudgetTotals]) -> Text:
     titles = (name, ">n", ">failed", ">calls", ">grown", ">empty", ">allowed", ">spent", ">over", ">wasted")
     names = ["name", "budgets", "failed", "calls", "escalations", "exhausted", "allowed", "spent", "overspent", "waste"]
-    return show.table(titles, [[getattr(one, field) for field in names] for one in found])
+    return show.table(titles, [[getattr(totals, field) for field in names] for totals in found])
 
 
 QUALITY_EPILOG = """Exit codes: 0 nothing blocks, 1 something does, 2 there is nothing to look at.
@@ -459,10 +463,10 @@ def quality(
     )
     with at.existing() as opened:
         name = opened.runs.get(run).id
-        found = audited(opened, name, standards)
-    data = {"run": name, "is_clean": found.is_clean, "findings": found.findings}
-    data |= {"quarantined": found.quarantined, "ready": found.ready}
-    return Output(data, _quality_lines(name, found, limit), int(not found.is_clean))
+        report = audited(opened, name, standards)
+    data = {"run": name, "is_clean": report.is_clean, "findings": report.findings}
+    data |= {"quarantined": report.quarantined, "ready": report.ready}
+    return Output(data, _quality_lines(name, report, limit), int(not report.is_clean))
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -479,9 +483,9 @@ def audited(store: Store, run: str, standards: Standards | None = None) -> Quali
     experiences = []
     with show.progress("reading", len(train)) as bar:
         for rollout in train:
-            one = store.experiences.get(rollout)
-            if one is not None:
-                experiences.append(one)
+            experience = store.experiences.get(rollout)
+            if experience is not None:
+                experiences.append(experience)
             bar()
     if not experiences:
         why = f"none of its {len(every)} rollouts is for training and decided"

@@ -194,18 +194,20 @@ class Branch(TyperGroup):
         return load(self.inner[cmd_name], cmd_name) if cmd_name in self.inner else self.commands.get(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        told = {name: one.get_short_help_str(WHOLE) for name, one in self.commands.items() if not one.hidden}
-        told |= {name: COMMANDS[path][1] for name, path in self.inner.items()}
-        room = formatter.width - max(map(len, told)) - 4
+        payload = {
+            name: command.get_short_help_str(WHOLE) for name, command in self.commands.items() if not command.hidden
+        }
+        payload |= {name: COMMANDS[path][1] for name, path in self.inner.items()}
+        room = formatter.width - max(map(len, payload)) - 4
         with formatter.section("Commands"):
-            formatter.write_dl([(name, clause(sentence, room)) for name, sentence in told.items()])
+            formatter.write_dl([(name, clause(sentence, room)) for name, sentence in payload.items()])
 
 
 def clause(sentence: str, room: int) -> str:
     """Cuts a sentence to one line, at a colon or else at a comma. The command's own help has it whole."""
     if len(sentence) <= room:
         return sentence
-    stops, commas = ([one.start() for one in re.finditer(mark, sentence[:room])] for mark in ("[;:] ", ", "))
+    stops, commas = ([match.start() for match in re.finditer(mark, sentence[:room])] for mark in ("[;:] ", ", "))
     ends = [at for at in stops if at >= SHORTEST] or commas or stops
     return f"{sentence[: max(ends)]}." if ends else sentence
 
@@ -254,8 +256,8 @@ def _usage_folded() -> Iterator[None]:
         yield
     except Exception as error:
         if (tell := getattr(error, "format_message", None)) is not None:
-            told = "\n".join(folded(f"Error: {tell()}", hanging="  ")).removeprefix("Error: ")
-            error.format_message = lambda: told  # type: ignore[attr-defined]
+            message = "\n".join(folded(f"Error: {tell()}", hanging="  ")).removeprefix("Error: ")
+            error.format_message = lambda: message  # type: ignore[attr-defined]
         raise
 
 

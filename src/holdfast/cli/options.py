@@ -198,14 +198,14 @@ class ListedCommand(typer.core.TyperCommand):
     them in its help."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        known = {one.name: one.opts for one in self.params}
-        for one in self.params if ctx.info_name not in GUIDED else ():
-            one.opts = [name for name in one.opts if not name.startswith(LONG)] or one.opts
+        known = {param.name: param.opts for param in self.params}
+        for parameter in self.params if ctx.info_name not in GUIDED else ():
+            parameter.opts = [name for name in parameter.opts if not name.startswith(LONG)] or parameter.opts
         try:
             super().format_options(ctx, formatter)
         finally:
-            for one in self.params:
-                one.opts = known[one.name]
+            for parameter in self.params:
+                parameter.opts = known[parameter.name]
 
 
 class CommandSet(typer.Typer):
@@ -229,28 +229,32 @@ def _expanded(function: Callable[..., Output | None]) -> Callable[..., None]:
     """The function with the fields of dataclasses as parameters of its own; --json stays the last option."""
     signature = inspect.signature(function, eval_str=True)
     groups: dict[str, Any] = {
-        name: one.annotation for name, one in signature.parameters.items() if is_dataclass(one.annotation)
+        name: parameter.annotation
+        for name, parameter in signature.parameters.items()
+        if is_dataclass(parameter.annotation)
     }
-    parameters = [one.replace(kind=KEYWORD) for name, one in signature.parameters.items() if name not in groups]
+    parameters = [
+        parameter.replace(kind=KEYWORD) for name, parameter in signature.parameters.items() if name not in groups
+    ]
     for group in groups.values():
         kinds = get_type_hints(group, include_extras=True)
-        for one in fields(group):
-            default = inspect.Parameter.empty if one.default is MISSING else one.default
-            parameters.append(inspect.Parameter(one.name, KEYWORD, default=default, annotation=kinds[one.name]))
+        for field in fields(group):
+            default = inspect.Parameter.empty if field.default is MISSING else field.default
+            parameters.append(inspect.Parameter(field.name, KEYWORD, default=default, annotation=kinds[field.name]))
     if signature.return_annotation is Output:
         parameters.append(inspect.Parameter("json", KEYWORD, default=False, annotation=Json))
-    parameters.sort(key=lambda one: one.name == "json")
+    parameters.sort(key=lambda parameter: parameter.name == "json")
 
     @wraps(function)
     def command(**given: Any) -> None:
         json = {"json": given.pop("json")} if signature.return_annotation is Output else {}
         for name, group in groups.items():
-            given[name] = group(**{one.name: given.pop(one.name) for one in fields(group)})
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
         if (view := function(**given)) is not None:
             view.show(**json)
 
     command.__signature__ = signature.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
-    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
 
 

@@ -625,21 +625,21 @@ def show_(version: VersionText, at: StoreOptions) -> Output:
     from holdfast.pipeline.sft import earlier_spending, spending
 
     if named is not None:
-        told = _model_record(named, None, [])
+        payload = _model_record(named, None, [])
     else:
         with at.existing(NO_STORE) as opened:
             policy = _policy(opened, version)
             line = [] if policy.checkpoint is None else opened.checkpoints.lineage(policy.checkpoint)
-            told = _model_record(policy, opened.files, [one.id for one in line])
-            told["privacy"] = earlier_spending(opened, policy.checkpoint)
+            payload = _model_record(policy, opened.files, [checkpoint.id for checkpoint in line])
+            payload["privacy"] = earlier_spending(opened, policy.checkpoint)
     lines = []
-    for name, value in told.items():
+    for name, value in payload.items():
         if name == "privacy":
             lines += [line for report in value for line in folded(f"{name:<12} {spending(report)}")]
         elif value not in (None, [], {}):
             shown = " → ".join(value) if isinstance(value, list) else f"{value:,}" if isinstance(value, int) else value
             lines += folded(f"{name.replace('_', ' '):<12} {shown}")
-    return Output(told, "\n".join(lines))
+    return Output(payload, "\n".join(lines))
 
 
 @app.command()
@@ -655,11 +655,11 @@ def diff(
 
     prompts = []
     for name in (version, other or first_of(version)):
-        found = _prompt(at, name) if name else None
-        if found is None:
+        prompt = _prompt(at, name) if name else None
+        if prompt is None:
             remedy = "name prompts, as in support@2, or RUN#3 of a search"
             raise BadInput(f"version {name or version}", why="is no prompt", remedy=remedy)
-        prompts.append((name, found))
+        prompts.append((name, prompt))
     return diff_prompts(*(reversed(prompts) if other is None else prompts))
 
 
@@ -694,12 +694,14 @@ def _check_known(at: StoreOptions, name: str) -> None:
         return
     with at.existing(NO_STORE) as opened:
         policies = opened.releases.policies()
-        releases = [one.id for policy in policies for one in opened.releases.of_policy(policy)]
-        is_release = place.isdecimal() and any(one.startswith(whole) and one.endswith(f"@{place}") for one in releases)
+        releases = [release.id for policy in policies for release in opened.releases.of_policy(policy)]
+        is_release = place.isdecimal() and any(
+            release.startswith(whole) and release.endswith(f"@{place}") for release in releases
+        )
         if is_release or is_checkpoint(opened, place):
             return
-        runs = [one.id for one in opened.runs.newest()]
-    if any(one.startswith(name) for one in runs):
+        runs = [run.id for run in opened.runs.newest()]
+    if any(run.startswith(name) for run in runs):
         remedy = f"'holdfast run rollouts {name}' lists what it did"
         raise BadInput(f"run {name}", why="searched for no prompt", remedy=remedy)
     close = get_close_matches(name, [*NAMES, *releases, *runs, *policies], n=2, cutoff=0.5)
@@ -713,11 +715,11 @@ def _policy(store: Store, name: str) -> Model:
     from holdfast.policies.model import Model
     from holdfast.store.store import find_release
 
-    found = policy_for(store, resolve(store, find_release(store, name).id if "@" in name else name))
-    if not isinstance(found, Model):
+    policy = policy_for(store, resolve(store, find_release(store, name).id if "@" in name else name))
+    if not isinstance(policy, Model):
         why = "it is a prompt: its model answers from an address"
         raise BadInput(f"version {name}", why=why, remedy="name one with weights")
-    return found
+    return policy
 
 
 def _placed(policy: Model, lora: int | None, device: str, dtype: str) -> Model:
@@ -754,11 +756,11 @@ def _drive(store: Store, spec: RunSpec, resume: str | None) -> Output:
     from holdfast.pipeline.sft import result_of
 
     status, _, code = drive(store, spec, resume)
-    found = result_of(store, status.run_id) if status.run_state is RunState.COMPLETED else None
-    result = None if found is None else _record(found)
-    lines = [*_lines(store_flags(store.url, store.project), status, found)]
-    if found is not None and result is not None and found.kind == REWARD_MODEL and found.why is None:
-        result["scorer"] = {"scorer": "judge", "model": str(found.policy.folder(store.files))}
+    taught = result_of(store, status.run_id) if status.run_state is RunState.COMPLETED else None
+    result = None if taught is None else _record(taught)
+    lines = [*_lines(store_flags(store.url, store.project), status, taught)]
+    if taught is not None and result is not None and taught.kind == REWARD_MODEL and taught.why is None:
+        result["scorer"] = {"scorer": "judge", "model": str(taught.policy.folder(store.files))}
         lines += ["as a scorer:", f"  {json.dumps(result['scorer'])}"]
     return Output({"status": status, "result": result}, "\n".join(lines), code)
 
@@ -810,14 +812,14 @@ def _model_record(policy: Model, files: Artifacts | None, line: list[str]) -> di
 
     where = policy.folder(files)
     net, sha256 = model.load(policy, files)
-    trained = sum(one.numel() for one in net.parameters() if one.requires_grad)
+    trained = sum(parameter.numel() for parameter in net.parameters() if parameter.requires_grad)
     return {
         "model": policy.name,
         "format": "Hugging Face" if model.is_foreign(where) else "holdfast",
         "checkpoint": policy.checkpoint,
         "line": line,
         "lora": policy.lora or None,
-        "parameters": sum(one.numel() for one in net.parameters()),
+        "parameters": sum(parameter.numel() for parameter in net.parameters()),
         "trained": trained if policy.checkpoint is not None else None,
         "folder": near(where),
         "sha256": sha256,

@@ -71,11 +71,11 @@ class PromptOptions:
 
     def refuse(self, beside: str = "") -> None:
         """BadInput where one is given and nothing is searched for, or what is to be done keeps its own settings."""
-        for one in fields(self):
-            if getattr(self, one.name) not in (None, False, []):
+        for field in fields(self):
+            if getattr(self, field.name) not in (None, False, []):
                 why = f"cannot be given with {beside}" if beside else "is of the search for a prompt"
                 remedy = "leave it out" if beside else "add --search"
-                raise BadInput(f"--{one.name.replace('_', '-')}", why=why, remedy=remedy)
+                raise BadInput(f"--{field.name.replace('_', '-')}", why=why, remedy=remedy)
 
     def over(self, settings: OptimizeSettings, *, is_asked: bool) -> OptimizeSettings:
         """The settings with these options in their place; they mean nothing where no prompt is searched for."""
@@ -141,7 +141,8 @@ def reported(search: Mapping[str, Any], page: Path | None) -> dict[str, Any]:
         "baseline_prompt": prompts[0]["texts"],
         "optimized_prompt": search["optimized"],
         "candidates": [
-            {**{name: one[name] for name in shown}, "prompt": one["texts"], "dropped": one["why"]} for one in prompts
+            {**{name: prompt[name] for name in shown}, "prompt": prompt["texts"], "dropped": prompt["why"]}
+            for prompt in prompts
         ],
         "refused": search["refused"],
         "rounds": search["round"],
@@ -224,8 +225,8 @@ def prompt_in(store: Store, name: str) -> Prompt | None:
     if not mark:
         release = find_release(store, name)
         kept = release.manifest.get("policy")
-        found = policy_from(kept) if isinstance(kept, Mapping) and "type" in kept else None
-        return found if isinstance(found, Prompt) else None
+        policy = policy_from(kept) if isinstance(kept, Mapping) and "type" in kept else None
+        return policy if isinstance(policy, Prompt) else None
     found_searches = searches(store, store.runs.get(run).id)
     tried = {str(one["number"]): one for search in found_searches[-1:] for one in search["prompts"]}
     if number not in tried:
@@ -256,13 +257,13 @@ def show_search(at: StoreOptions, name: str) -> Output | None:
 
 
 def show_prompt(version: str, prompt: Prompt) -> Output:
-    told = {"version": version, "id": prompt.version, **prompt.manifest}
+    payload = {"version": version, "id": prompt.version, **prompt.manifest}
     lines = [f"{version}  {prompt.version}"]
     lines += [f"model  {prompt.model}"] if prompt.model else []
     lines += [f"sampling  {json.dumps(dict(prompt.sampling))}"] if prompt.sampling else []
     for name, text in prompt.texts.items():
         lines += ["", f"{name}:", *(text if isinstance(text, str) else json.dumps(text)).splitlines()]
-    return Output(told, "\n".join(lines))
+    return Output(payload, "\n".join(lines))
 
 
 def diff_prompts(old: tuple[str, Prompt], new: tuple[str, Prompt]) -> Output:
@@ -276,12 +277,12 @@ def diff_prompts(old: tuple[str, Prompt], new: tuple[str, Prompt]) -> Output:
     for name, parts in changes:
         lines += ["", f"{name}:", *"".join(marks[kind].format(text) for kind, text in parts).splitlines()]
     lines += [] if changes else ["the texts are the same"]
-    told = {
+    payload = {
         "before": before,
         "after": after,
-        "changes": {name: [list(one) for one in parts] for name, parts in changes},
+        "changes": {name: [list(part) for part in parts] for name, parts in changes},
     }
-    return Output(told, "\n".join(lines))
+    return Output(payload, "\n".join(lines))
 
 
 def export_prompt(version: str, prompt: Prompt, folder: Path) -> Output:

@@ -45,9 +45,9 @@ def view_of(store: Store, run: RunRecord, code: int = 0) -> Output:
     from holdfast.pipeline.paired import comparison_of, shown_looks
 
     with progress("weighing", None):
-        looks, found = shown_looks(store, run.id), comparison_of(store, run.id)
-    following = list(_next(store, run, found))
-    return Output(_record(run, looks, found), _proof_lines(run, looks, found, following), code)
+        looks, comparison = shown_looks(store, run.id), comparison_of(store, run.id)
+    following = list(_next(store, run, comparison))
+    return Output(_record(run, looks, comparison), _proof_lines(run, looks, comparison, following), code)
 
 
 def _record(run: RunRecord, taken: list[StepRecord], found: ComparisonResult | None) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def _record(run: RunRecord, taken: list[StepRecord], found: ComparisonResult | N
         names = ("verdict", "comparisons", "adjusted", "bands", "effect", "improvement", "missing")
         proof = {"tasks": len(found.tasks), **{name: getattr(found, name) for name in names}}
         proof["interaction"] = None if found.interaction is None else asdict(found.interaction)
-    looks = [{name: value for name, value in one.body.items() if name not in KEPT} for one in taken]
+    looks = [{name: value for name, value in step_record.body.items() if name not in KEPT} for step_record in taken]
     return {"run": run, "looks": looks, "proof": proof}
 
 
@@ -81,7 +81,7 @@ def _proof_lines(
         yield ""
         yield show.table(
             ("metric", ">difference", ">corrected", "95 %", ">p", ">p (Holm)", "candidate"),
-            [_cells(one, found.adjusted[name]) for name, one in found.comparisons.items()],
+            [_cells(metric, found.adjusted[name]) for name, metric in found.comparisons.items()],
         )
         yield ""
         for name, band in found.bands.items():
@@ -108,7 +108,9 @@ def _next(store: Store, run: RunRecord, found: ComparisonResult | None) -> Itera
 
 def _decide(store: Store, run: RunRecord) -> str | None:
     """Returns the command that brings the candidate before the gate; None unless it was measured against live."""
-    known = {one.id: one for policy in store.releases.policies() for one in store.releases.of_policy(policy)}
+    known = {
+        release.id: release for policy in store.releases.policies() for release in store.releases.of_policy(policy)
+    }
     old, new = (known.get(str(run.settings[arm]["name"])) for arm in ("baseline", "candidate"))
     if old is None or new is None or old.policy != new.policy:
         return None
@@ -178,18 +180,18 @@ def compare(
         ):
             if value:
                 raise BadInput(name, why="is for what is measured now", remedy="give --tasks FILE, or two runs alone")
-        found = compared(a, b, **options)
+        comparison = compared(a, b, **options)
     else:
         if agent is None:
             raise BadInput("--agent", why="is missing", remedy="name the agent that is tried with A and with B")
         policies = [_policy(one, model, prompt) for one in (a, b)]
         given: dict[str, Any] = {"agent": agent, "scorers": scorer or ["exact"], "base_url": base_url, "seeds": seeds}
-        if all(isinstance(one, str) or hasattr(one, "texts") for one in policies):
+        if all(isinstance(policy, str) or hasattr(policy, "texts") for policy in policies):
             given["model"] = model
         if waive_safety is not None:
             given["safety"] = Waived(waive_safety)
-        found = compared(policies[0], policies[1], str(tasks), **given, **options)
-    return Output(comparison_record(found), str(found))
+        comparison = compared(policies[0], policies[1], str(tasks), **given, **options)
+    return Output(comparison_record(comparison), str(comparison))
 
 
 def _policy(given: str, model: str | None, name: str) -> Any:
@@ -261,12 +263,12 @@ def more(
         from holdfast.pipeline.more import compared, request_again, stage_of
         from holdfast.pipeline.promote import promote
     with at.existing() as opened:
-        release, found = _held(opened, held)
-        _check(opened, release, found)
-        spec = _spec(opened, _evaluation(opened, found, tasks, seeds))
+        release, evidence = _held(opened, held)
+        _check(opened, release, evidence)
+        spec = _spec(opened, _evaluation(opened, evidence, tasks, seeds))
         status, _, code = drive(opened, spec, None)
         run = opened.runs.get(status.run_id)
-        if code or release is None or not _is_decided(opened, release, found):
+        if code or release is None or not _is_decided(opened, release, evidence):
             return view_of(opened, run, code)
         measured = compared(opened, run.id, None, _suites())
         about: dict[str, Any] = {"run": measured.run, "suite": measured.suite, "charge": measured.charge}
@@ -306,7 +308,7 @@ def _held(store: Store, held: str) -> tuple[Release | None, CandidateEvidence]:
     if "@" in held:
         release = find_release(store, held)
         kept = samples_of(store, release)
-        by = [one.id for one in proofs(store) if one.settings["candidate"]["name"] == release.id]
+        by = [run_record.id for run_record in proofs(store) if run_record.settings["candidate"]["name"] == release.id]
         run = str(kept["run"]) if kept is not None else next(iter(by), None)
         if run is None:
             remedy = f"holdfast prove run SUITE --baseline LIVE --candidate {release.id}"
@@ -314,11 +316,11 @@ def _held(store: Store, held: str) -> tuple[Release | None, CandidateEvidence]:
         return release, compared(store, last_of(store, run, release.id), release.id, _suites())
     first = store.runs.get(held)
     name = str(decided_in(store, first, None)["release"]) if first.kind == IMPROVE else None
-    found = compared(store, last_of(store, first.id, name), name, _suites())
+    evidence = compared(store, last_of(store, first.id, name), name, _suites())
     try:
-        return store.releases.get(found.candidate.name), found
+        return store.releases.get(evidence.candidate.name), evidence
     except NotFound:
-        return None, found
+        return None, evidence
 
 
 def _check(store: Store, release: Release | None, found: CandidateEvidence) -> None:
@@ -356,7 +358,7 @@ def _is_decided(store: Store, release: Release, found: CandidateEvidence) -> boo
     from holdfast.pipeline.more import samples_of
 
     kept = samples_of(store, release)
-    return kept is not None and kept["run"] in [one.id for one in found.runs]
+    return kept is not None and kept["run"] in [run_record.id for run_record in found.runs]
 
 
 SEEDS = 2  # below, nobody can see whether a finding holds with other chance, and the gate stays closed
@@ -475,8 +477,8 @@ def plan(
         gain=gain,
         least=least,
     )
-    told = [line for one in found.lines for line in folded(one)]
-    return Output(found.record(), "\n".join(told), int(not found.is_provable))
+    lines = [line for one in found.lines for line in folded(one)]
+    return Output(found.record(), "\n".join(lines), int(not found.is_provable))
 
 
 def _planned(
@@ -525,11 +527,11 @@ def anchor(
         whole = None if against is None else _whole(opened, against)
         made = anchor_evaluation(opened, name, whole, _suites())
         status, _, code = drive(opened, _spec(opened, made), None)
-        found = view_of(opened, opened.runs.get(status.run_id), code)
+        output = view_of(opened, opened.runs.get(status.run_id), code)
         message = tell_anchor(opened, made, status.run_id, who=who(), now=time.time())
     if message is not None:
         say(message)
-    return replace(found, code=code or int(message is not None))
+    return replace(output, code=code or int(message is not None))
 
 
 @app.command("show")
@@ -550,11 +552,13 @@ def _tell_forecast(store: Store, made: PairedEvaluation) -> None:
     policy = made.candidate.name.rpartition("@")[0]
     how, rate = made.how, None
     if policy in store.releases.policies():
-        leaked = leak_finding(store, store.releases.get(made.candidate.name), {one.id: one.input for one in made.tasks})
+        leaked = leak_finding(
+            store, store.releases.get(made.candidate.name), {task.id: task.input for task in made.tasks}
+        )
         if leaked.count:
             why = f"{made.candidate.name} learnt from {leaked.count} of these tasks, and no gate will open for that"
             say(f"{why}: {leaked.detail}")
-        how, rate = charged_next(how, store, policy, [one.input for one in made.tasks]), base_rate(store, policy, how)
+        how, rate = charged_next(how, store, policy, [task.input for task in made.tasks]), base_rate(store, policy, how)
     known = UNKNOWN_RATE if rate is None else rate
     told = forecast(how, tasks=len(made.tasks), seeds=len(made.seeds), base_rate=known, least=made.least)
     tell(told)

@@ -151,10 +151,10 @@ def _charge(store: Store, live: Release, release: Release, found: CandidateEvide
 
     tasks = [HeldOut(id=name, input=task) for name, task in tasks_of(store, found, evaluation_from).items()]
     iteration = found.iteration if len(found.runs) == 1 else None
-    told: dict[str, Any] = {"run": found.run, "iteration": iteration, "who": who(), "now": time.time()}
-    told |= {"alpha": found.how.uncharged_alpha, "versions": (live.source, release.source)}
+    payload: dict[str, Any] = {"run": found.run, "iteration": iteration, "who": who(), "now": time.time()}
+    payload |= {"alpha": found.how.uncharged_alpha, "versions": (live.source, release.source)}
     beside = uncharged_beside(store, found, evaluation_from)
-    return asyncio.run(charged(store, release.policy, tasks, uncharged=beside, **told))
+    return asyncio.run(charged(store, release.policy, tasks, uncharged=beside, **payload))
 
 
 def _live(store: Store, release: Release, found: CandidateEvidence) -> Release:
@@ -211,14 +211,14 @@ def list_(at: StoreOptions, policy: PolicyText = None) -> Output:
     """List the versions and the stage of each, newest first."""
     with at.existing(NO_STORE) as opened:
         policies = opened.releases.policies() if policy is None else [_policy(opened, policy)]
-        found = [release for name in policies for release in opened.releases.of_policy(name)]
-        shares = {name: sum(one.share for one in opened.releases.at(name, Stage.CANARY)) for name in policies}
-    if not found:
+        releases = [release for name in policies for release in opened.releases.of_policy(name)]
+        shares = {name: sum(release.share for release in opened.releases.at(name, Stage.CANARY)) for name in policies}
+    if not releases:
         register = step(f"holdfast release add SOURCE --policy NAME{at}")
         return Output([], "\n".join([f"no versions in project {at.project}; to register one:", *register]))
-    has_good = any(release.is_known_good for release in found)
+    has_good = any(release.is_known_good for release in releases)
     legend = ["\nknown good: was live and nothing was found against it; a rollback leads there"] if has_good else []
-    return Output(found, [*_table([_row(release, shares[release.policy]) for release in found]), *legend])
+    return Output(releases, [*_table([_row(release, shares[release.policy]) for release in releases]), *legend])
 
 
 def _row(release: Release, canary_share: int) -> tuple[str, ...]:
@@ -283,13 +283,13 @@ def _named(source: str) -> str:
 def _there_already(release: Release, at: str) -> list[str]:
     from holdfast.operate.canary_controller import FALLEN
 
-    told = f"{release.id} is there already, and {release.stage.replace('_', ' ')}"
+    message = f"{release.id} is there already, and {release.stage.replace('_', ' ')}"
     if release.stage in FALLEN:
-        return [told, *step(f"holdfast release retry {release.id}{at}", "gives it a second try")]
+        return [message, *step(f"holdfast release retry {release.id}{at}", "gives it a second try")]
     if release.stage is Stage.RETIRED:
         again = f"holdfast release rollback {release.policy} --to {release.id}{at}"
-        return [told, *step(again, "makes it live again")]
-    return [f"{told}: there is nothing to add"]
+        return [message, *step(again, "makes it live again")]
+    return [f"{message}: there is nothing to add"]
 
 
 @app.command()
@@ -332,10 +332,10 @@ def history(at: StoreOptions, policy: PolicyText = None) -> Output:
     with at.existing(NO_STORE) as opened:
         entries = opened.releases.history(_policy(opened, policy))
     lines = []
-    for one in entries:
-        what, why = happened(one)
-        first, *more = folded(show.one_line(f"{show.local_time(one.at)[:16]} {what}, by {one.who}"), " " * 7)
-        lines += [f"{one.seq:>5}  {first.lstrip()}", *more, *folded(show.one_line(why, LONGEST_WHY), " " * 9)]
+    for entry in entries:
+        what, why = happened(entry)
+        first, *more = folded(show.one_line(f"{show.local_time(entry.at)[:16]} {what}, by {entry.who}"), " " * 7)
+        lines += [f"{entry.seq:>5}  {first.lstrip()}", *more, *folded(show.one_line(why, LONGEST_WHY), " " * 9)]
     return Output(entries, "\n".join(lines))
 
 
@@ -387,11 +387,13 @@ def explain(version: VersionText, at: StoreOptions) -> Output:
 
     with at.existing(NO_STORE) as opened:
         release = find_release(opened, version)
-        found = recompute_decision(opened, release)
-        lines = explained(release, found, _way_back(opened, release, str(at)))
-    data: dict[str, Any] = {"release": release, "decision": found.decision, "recomputed": found.again}
-    data |= {"agrees": found.agrees, "problems": found.problems, "ledger_entries": found.entries}
-    return Output({**data, "history": found.history, "proof": found.proof}, "\n".join(lines), int(not found.agrees))
+        decision = recompute_decision(opened, release)
+        lines = explained(release, decision, _way_back(opened, release, str(at)))
+    data: dict[str, Any] = {"release": release, "decision": decision.decision, "recomputed": decision.again}
+    data |= {"agrees": decision.agrees, "problems": decision.problems, "ledger_entries": decision.entries}
+    return Output(
+        {**data, "history": decision.history, "proof": decision.proof}, "\n".join(lines), int(not decision.agrees)
+    )
 
 
 def _way_back(store: Store, release: Release, at: str) -> list[str]:
@@ -607,7 +609,7 @@ def decision_lines(
     yield from folded(headline(release, decision, now), indent)
     yield from reason_lines(decision.reasons, f"{indent}  ")
     if is_measurable(decision) and (now is None or now.kind is not PolicyKind.NETWORK):
-        stuck = list(dict.fromkeys(one.code for one in decision.reasons if one.code.startswith(STUCK)))
+        stuck = list(dict.fromkeys(reason.code for reason in decision.reasons if reason.code.startswith(STUCK)))
         if stuck:
             yield from folded(f"more episodes alone would not open it: {', '.join(stuck)}", f"{indent}  ")
         yield from step(f"holdfast prove more {release} --tasks FILE{at}", "more episodes for it", f"{indent}  ")
@@ -615,7 +617,7 @@ def decision_lines(
         yield from step(f"holdfast town run --policy live{at}", "days of residents decide it", f"{indent}  ")
     elif now is not None and decision.reasons[0].code == UNDECIDED and now.kind is not PolicyKind.NETWORK:
         yield from step(f"holdfast release serve {now.policy}{at}", "its callers' requests decide it", f"{indent}  ")
-        is_silent = all(one.text.endswith("no answers yet") for one in decision.reasons[1:])
+        is_silent = all(reason.text.endswith("no answers yet") for reason in decision.reasons[1:])
         if now.stage is Stage.SHADOW and is_silent:
             yield from step(f"holdfast release promote {release} --to live{at}", WITHOUT, f"{indent}  ")
 
@@ -745,9 +747,9 @@ def _evidence_lines(evidence: Evidence | None) -> list[str]:
     if evidence is None:
         return []
     about = f"evidence: {evidence.episodes} tasks of {evidence.suite}, against {evidence.baseline}"
-    levels = {one.interval.level for one in evidence.comparisons.values()}
-    about += f" (at {', '.join(f'{100 * one:g} %' for one in sorted(levels))})" if levels else ""
-    return folded(about) + [f"  {metric_line(one)}" for one in evidence.comparisons.values()]
+    levels = {comparison.interval.level for comparison in evidence.comparisons.values()}
+    about += f" (at {', '.join(f'{100 * level:g} %' for level in sorted(levels))})" if levels else ""
+    return folded(about) + [f"  {metric_line(comparison)}" for comparison in evidence.comparisons.values()]
 
 
 def _line(key: str, text: str) -> list[str]:

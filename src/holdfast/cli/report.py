@@ -67,15 +67,15 @@ def find_proof(name: str, folder: Path) -> Path:
     if name.endswith(".json") or "/" in name:
         return Path(name)
     proofs: dict[str, Path] = {}
-    for found in catalogue(folder):  # active ones first
-        if found.kind == PROOF:
-            proofs.setdefault(found.run, found.path)
+    for report in catalogue(folder):  # active ones first
+        if report.kind == PROOF:
+            proofs.setdefault(report.run, report.path)
     if name in proofs:
         return proofs[name]
     run, _, number = name.partition("@")
     begin = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in run.lower())
     begin = begin if begin.startswith("m24-") else f"m24-{begin}"
-    numbered = [(named[1], int(named[2]), named[3], one) for one in proofs if (named := NUMBERED.fullmatch(one))]
+    numbered = [(named[1], int(named[2]), named[3], proof) for proof in proofs if (named := NUMBERED.fullmatch(proof))]
     if number:
         numbered = [one for one in numbered if str(one[1]) == number]
     meant = _starting(begin, numbered)
@@ -128,18 +128,18 @@ def read_samples(path: Path, value: str) -> list[Episode]:
                 **known,
             )
         )
-    if len({one.task for one in episodes}) < 2:
+    if len({episode.task for episode in episodes}) < 2:
         raise BadInput(f"samples {path}", why="two tasks or more are needed", remedy=REMEDY)
     return episodes
 
 
 def with_penalties(episodes: list[Episode], penalties: list[Episode], path: Path) -> list[Episode]:
     """The episodes with the safety penalties of another file."""
-    costs = {(one.task, one.seed): one.safety_cost for one in penalties}
-    if costs.keys() != {(one.task, one.seed) for one in episodes} or len(costs) != len(penalties):
+    costs = {(penalty.task, penalty.seed): penalty.safety_cost for penalty in penalties}
+    if costs.keys() != {(episode.task, episode.seed) for episode in episodes} or len(costs) != len(penalties):
         why = f"{len(penalties)} penalties do not belong to the {len(episodes)} rewards one by one"
         raise BadInput(f"samples {path}", why=why, remedy="give one for each task and seed")
-    return [replace(one, safety_cost=costs[one.task, one.seed]) for one in episodes]
+    return [replace(episode, safety_cost=costs[episode.task, episode.seed]) for episode in episodes]
 
 
 def _list(path: Path) -> list[Any]:
@@ -195,7 +195,7 @@ class PublishOptions:
         """Samples do not say which fixtures they come from: a hash of what was measured stands for those."""
         from holdfast.prove.reports.document import Retention
 
-        keys = dumps(sorted([one.task, one.seed] for one in episodes)).encode()
+        keys = dumps(sorted([episode.task, episode.seed] for episode in episodes)).encode()
         return {
             "run_id": self.run_id,
             "suite": (self.suite_name, self.suite_version, hashlib.sha256(keys).hexdigest()),
@@ -275,8 +275,8 @@ def safety(
         write_atomically(output_report, path.read_bytes())
     is_ok = data["promotion_allowed"]
     allowed = "yes" if is_ok else f"no: {', '.join(data['reason_codes'])}"
-    said = fold(f"promotion_allowed={allowed}; {'; '.join(data['diagnostics'])}")
-    return Output({"ok": is_ok, "file": path, "report": data}, f"{near(path)}\n{said}", int(not is_ok))
+    message = fold(f"promotion_allowed={allowed}; {'; '.join(data['diagnostics'])}")
+    return Output({"ok": is_ok, "file": path, "report": data}, f"{near(path)}\n{message}", int(not is_ok))
 
 
 UNIT = (0.0, 1.0)
@@ -385,13 +385,13 @@ def _runs(folder: Path) -> list[dict[str, Any]]:
     from holdfast.prove.reports.document import PROOF, catalogue
 
     runs: dict[str, dict[str, Any]] = {}
-    for found in catalogue(folder):
-        row = runs.setdefault(found.run, {"run_id": found.run, **_proof_figures(None), "place": "", "files": 0})
+    for report in catalogue(folder):
+        row = runs.setdefault(report.run, {"run_id": report.run, **_proof_figures(None), "place": "", "files": 0})
         row["files"] += 1
-        place = "archive" if found.is_archived else "active"
+        place = "archive" if report.is_archived else "active"
         row["place"] = place if row["place"] in ("", place) else "both"
-        if found.kind == PROOF and row["generated_at"] is None:
-            row |= _proof_figures(found.path)
+        if report.kind == PROOF and row["generated_at"] is None:
+            row |= _proof_figures(report.path)
     return sorted(runs.values(), key=lambda row: (row["generated_at"] or "", row["run_id"]), reverse=True)
 
 
@@ -431,12 +431,12 @@ def show_one(
     data = parse(path.read_bytes())
     document = None if isinstance(data, Problem) else data
     is_finite = not any(problem.why == "must be a finite number" for problem in problems)
-    told = {"file": path, "document": document if is_finite else None, "problems": _problem_records(problems)}
+    payload = {"file": path, "document": document if is_finite else None, "problems": _problem_records(problems)}
     verdict = ["true, recomputed from its samples"]
     if problems:
         verdict = [_how_many(problems), f"all problems: holdfast prove report validate {near(path)}"]
     shown = [*(() if document is None else _figures(document)), near(path), *verdict]
-    return Output(told, shown, int(bool(problems)))
+    return Output(payload, shown, int(bool(problems)))
 
 
 def _figures(data: dict[str, Any]) -> Iterator[Text]:
@@ -478,37 +478,37 @@ def validate(
             answers.append((file, problems_of(file)))
             advance(now=file.name)
     told = [
-        {"file": file, "ok": not found, "is_moved": _is_moved(found), "problems": _problem_records(found)}
-        for file, found in answers
+        {"file": file, "ok": not problems, "is_moved": _is_moved(problems), "problems": _problem_records(problems)}
+        for file, problems in answers
     ]
-    is_ok = not any(found for _, found in answers)
+    is_ok = not any(problems for _, problems in answers)
     return Output({"ok": is_ok, "files": told}, "\n".join(_answer_lines(answers)), int(not is_ok))
 
 
 def _answer_lines(answers: list[tuple[Path, list[Problem]]]) -> Iterator[str]:
     """Folder by folder: the paths are long, and mostly the same."""
-    moved, folder = sum(_is_moved(found) for _, found in answers), None
+    moved, folder = sum(_is_moved(problems) for _, problems in answers), None
     if moved:
         why = "put them back, or move the whole folder that 'reports' lies in"
         yield fold(f"{show.count(moved, 'file')} intact and true, but elsewhere than they say: {why}")
-    for file, found in answers:
+    for file, problems in answers:
         if file.parent != folder:
             folder = file.parent
             yield near(folder)
-        yield f"  {file.name}: {'true' if not found else _how_many(found)}"
-        yield from (fold(f"{problem.where}: {problem.why}", "    ") for problem in found)
+        yield f"  {file.name}: {'true' if not problems else _how_many(problems)}"
+        yield from (fold(f"{problem.where}: {problem.why}", "    ") for problem in problems)
 
 
 def _files(path: Path) -> list[Path]:
     from holdfast.prove.reports.document import kind_of
 
     if path.is_dir():
-        found = sorted(file for file in path.rglob("*.json") if kind_of(file.name))
-        if not found:
+        paths = sorted(file for file in path.rglob("*.json") if kind_of(file.name))
+        if not paths:
             raise BadInput(
                 f"folder {path}", why="holds no reports", remedy="'holdfast prove report list' shows what there is"
             )
-        return found
+        return paths
     if not path.is_file():
         raise BadInput(f"report {path}", why="there is none", remedy="'holdfast prove report list' shows what there is")
     return [path]
@@ -547,7 +547,7 @@ def _due(action: RetentionAction, yes: bool, folder: Path) -> Output:
     alone = [fold(f"left alone: {near(step.path)}: {step.why}") for step in wrong]
     if not chosen.steps:
         return Output(data, [f"no report is due to be {action}d in {near(folder)}", *alone], int(bool(wrong)))
-    table = show.table(("~report", "~why"), [(str(one.path.relative_to(folder)), one.why) for one in chosen.steps])
+    table = show.table(("~report", "~why"), [(str(step.path.relative_to(folder)), step.why) for step in chosen.steps])
     done = f"{action}d" if yes else f"would be {action}d; add --yes to do it"
     return Output(data, [table, f"{show.count(len(chosen.steps), 'report')} {done}", *alone], int(bool(wrong)))
 
@@ -562,10 +562,10 @@ def _named(what: str, folder: Path) -> Path:
 
     if what.endswith(".json") or "/" in what:
         return _files(Path(what))[0]
-    found = [one for one in catalogue(folder) if one.run == what]
-    if not found:
+    reports = [report for report in catalogue(folder) if report.run == what]
+    if not reports:
         return find_proof(what, folder)
-    return max(found, key=lambda one: (one.kind == "proof", not one.is_archived, one.kind)).path
+    return max(reports, key=lambda report: (report.kind == "proof", not report.is_archived, report.kind)).path
 
 
 def _problem_records(problems: list[Problem]) -> list[dict[str, str]]:

@@ -76,9 +76,9 @@ def reward(
         after = opened.rewards.attach(found.id, term, who=who(), now=time.time()).result()
     where = "" if turn is None else f" at turn {turn}"
     before = f", was {'none' if found.reward is None else f'{found.reward:g}'}" if after.is_new else ""
-    told = f"{term.name}{where} = {term.value:g} × {term.weight:g} ({term.source})"
+    message = f"{term.name}{where} = {term.value:g} × {term.weight:g} ({term.source})"
     again = "" if after.is_new else " was told before"
-    return Output(after, f"{after.rollout}: {told}{again}; its reward is {after.reward:g}{before}")
+    return Output(after, f"{after.rollout}: {message}{again}; its reward is {after.reward:g}{before}")
 
 
 WIDTH = 80
@@ -109,7 +109,7 @@ def rewards(
     data = {"rollout": found.id, "output": output, "total": total, "sheet": breakdown, "turns": _turns(spans)}
     signals = () if breakdown is None else breakdown.signals
     data["turn_rewards"] = [
-        {one.name: one.value for one in signals if one.turn == turn} for turn in range(len(data["turns"]))
+        {signal.name: signal.value for signal in signals if signal.turn == turn} for turn in range(len(data["turns"]))
     ]
     lines = [*reward_lines(found, spans, breakdown), *beside_lines(beside)]
     return Output({**data, "scorings": beside}, "\n".join(lines))
@@ -120,15 +120,15 @@ def beside_lines(scorings: Mapping[str, RewardBreakdown]) -> Iterator[str]:
     for name, breakdown in scorings.items():
         yield ""
         yield f"  scored again: {name}"
-        yield from _table([one for one in breakdown.signals if one.name != GATED], (), breakdown.total or 0.0)
+        yield from _table([signal for signal in breakdown.signals if signal.name != GATED], (), breakdown.total or 0.0)
         yield from _feedback_lines(breakdown.signals)
 
 
 def _feedback_lines(signals: Sequence[RewardTerm]) -> Iterator[str]:
     """Yields the feedback texts of the signals."""
-    for one in signals:
-        if one.feedback:
-            yield fold(f"{one.name}: {one_line(one.feedback)}", "  ")
+    for signal in signals:
+        if signal.feedback:
+            yield fold(f"{signal.name}: {one_line(signal.feedback)}", "  ")
 
 
 def _scorings(run: str, at: StoreOptions, name: str | None, limit: int) -> Output:
@@ -143,7 +143,7 @@ def _scorings(run: str, at: StoreOptions, name: str | None, limit: int) -> Outpu
         if not listed:
             made_by = "'holdfast reward evaluate' and 'holdfast reward rescore' make them"
             return Output(data, folded(f"{found.id} has no scoring beside its own rewards: {made_by}"))
-        rows = [(one.name, one.rollouts, one.who, pairs(one.scorers)) for one in listed]
+        rows = [(scoring.name, scoring.rollouts, scoring.who, pairs(scoring.scorers)) for scoring in listed]
         following = f"next:\n  holdfast reward show {found.id} --scoring {listed[-1].name}{at}"
         return Output(data, [show.table(("scoring", ">rollouts", "who", "~by"), rows), following])
     scored = found.scoring(name)
@@ -175,40 +175,42 @@ def reward_lines(rollout: Rollout, spans: Sequence[Span], breakdown: RewardBreak
     for number, done in enumerate(_turns(spans)):
         for line, text in enumerate(done):
             yield _cut(f"  turn {number + 1:<3}  {text}" if not line else f"            {text}")
-        if own := [one for one in signals if one.turn == number]:
+        if own := [signal for signal in signals if signal.turn == number]:
             yield from _turn_signals(own)
     if breakdown is None or breakdown.total is None:
         yield "  nothing was measured, so there is no reward"
         return
     yield ""
-    yield from _table([one for one in signals if one.turn is None and one.name != GATED], signals, breakdown.total)
+    yield from _table(
+        [signal for signal in signals if signal.turn is None and signal.name != GATED], signals, breakdown.total
+    )
     yield from _feedback_lines(signals)
 
 
 def _table(whole: Sequence[RewardTerm], signals: Sequence[RewardTerm], total: float) -> Iterator[str]:
     """Tabulates the signals of the whole attempt, those of turns in one line, and the sum."""
     yield f"  {'signal':<24} {'value':>7}   {'weight':>7}   {'counts':>7}  source"
-    for one in whole:
-        paid = one.value * one.weight
-        yield _cut(f"  {one.name[:24]:<24} {one.value:>7.3g} × {one.weight:>7.3g} = {paid:>7.3g}  {one.source}")
-    if of_turns := [one for one in signals if one.turn is not None]:
-        paid = sum(one.value * one.weight for one in of_turns)
+    for term in whole:
+        paid = term.value * term.weight
+        yield _cut(f"  {term.name[:24]:<24} {term.value:>7.3g} × {term.weight:>7.3g} = {paid:>7.3g}  {term.source}")
+    if of_turns := [signal for signal in signals if signal.turn is not None]:
+        paid = sum(of_turn.value * of_turn.weight for of_turn in of_turns)
         many = f"{count(len(of_turns), 'signal')} of turns"
         yield f"  {many:<24} {'':>7}   {'':>7} = {paid:>7.3g}  as above"
     yield f"  {'total':<24} {'':>7}   {'':>7}   {total:>7.3g}"
-    for one in signals:
-        if one.name == GATED:
-            said = "closed, so nothing else is paid" if one.value else "open: the hidden check passed"
-            yield _cut(f"  {one.source} is {said}")
+    for term in signals:
+        if term.name == GATED:
+            message = "closed, so nothing else is paid" if term.value else "open: the hidden check passed"
+            yield _cut(f"  {term.source} is {message}")
 
 
 def _turn_signals(own: Sequence[RewardTerm]) -> Iterator[str]:
     """Lists a turn's four measures, the signals that count with their weights, and the others."""
-    paid = [f"{one.name} {one.value:.3g} × {one.weight:.3g}" for one in own if one.weight]
-    parts = [one for one in own if one.source in TURN_SOURCES]
-    worth = [one.feedback or f"{one.value:.3g} in all" for one in parts if one.name == TURN_REWARD]
-    worth += [f"{one.name} {one.value:.3g}" for one in parts if one.name != TURN_REWARD]
-    seen = [f"{one.name} {one.value:.3g}" for one in own if not one.weight and one not in parts]
+    paid = [f"{term.name} {term.value:.3g} × {term.weight:.3g}" for term in own if term.weight]
+    parts = [term for term in own if term.source in TURN_SOURCES]
+    worth = [part.feedback or f"{part.value:.3g} in all" for part in parts if part.name == TURN_REWARD]
+    worth += [f"{part.name} {part.value:.3g}" for part in parts if part.name != TURN_REWARD]
+    seen = [f"{term.name} {term.value:.3g}" for term in own if not term.weight and term not in parts]
     for title, words in (("worth:", worth), ("counts:", paid), ("seen:", seen)):
         if words:
             whole = [word.replace(" ", "\u00a0") for word in words]  # a name stays with its number
@@ -220,7 +222,7 @@ def _turn_signals(own: Sequence[RewardTerm]) -> Iterator[str]:
 def _turns(spans: Sequence[Span]) -> list[list[str]]:
     """Describes each model call: its thoughts, its tool calls with results, or its answer."""
     turns: list[list[str]] = []
-    for span in sorted(spans, key=lambda one: one.seq):
+    for span in sorted(spans, key=lambda span: span.seq):
         if span.model is not None and PARTIAL not in span.attributes:  # as signals count turns
             response = span.model.response
             thought, said = response.get("reasoning_content"), response.get("content")
@@ -255,10 +257,15 @@ def rescore(
     from holdfast.api.stored import rescore as scored_again
 
     blocks = [{"gate": gate and not place, **_block(one)} for place, one in enumerate(scorer)]
-    found = scored_again(run, blocks, name=name, store=at.store, project=at.project)
-    data = {"run": found.run.id, "name": found.name, "comparison": asdict(found.comparison), "errors": found.errors}
-    verdicts = {"old_verdict": found.old_verdict, "new_verdict": found.new_verdict}
-    return Output({**data, **verdicts}, _changed_lines(found, limit))
+    rescoring = scored_again(run, blocks, name=name, store=at.store, project=at.project)
+    data = {
+        "run": rescoring.run.id,
+        "name": rescoring.name,
+        "comparison": asdict(rescoring.comparison),
+        "errors": rescoring.errors,
+    }
+    verdicts = {"old_verdict": rescoring.old_verdict, "new_verdict": rescoring.new_verdict}
+    return Output({**data, **verdicts}, _changed_lines(rescoring, limit))
 
 
 def _block(text: str) -> dict[str, Any]:
@@ -440,16 +447,19 @@ def run_judges(
             opened.judgements.appoint(str(policy), each.name, Role(role), who=who(), now=time.time()).result()
         with show.progress("judging", len(artefacts)) as advance:
             opinions = asyncio.run(_opinions(opened, on, artefacts, judges, advance))
-    if any(map(is_verifier, judge)) and (bare := sum(not one.detail.get("messages") for one in artefacts)):
+    if any(map(is_verifier, judge)) and (bare := sum(not artefact.detail.get("messages") for artefact in artefacts)):
         lacking = f"{bare} of {show.count(len(artefacts), 'answer')} without detail.messages"
         say(f"{lacking}, which is all that the verifier reads")
-    rows = [(one.artefact[:8], one.outcome, _figure(one.probability), one.by or None, one.why) for one in opinions]
-    counts = Counter(str(one.outcome) for one in opinions)
+    rows = [
+        (opinion.artefact[:8], opinion.outcome, _figure(opinion.probability), opinion.by or None, opinion.why)
+        for opinion in opinions
+    ]
+    counts = Counter(str(opinion.outcome) for opinion in opinions)
     counted = ", ".join(f"{counts[outcome]} {outcome}" for outcome in ("decided", "abstained", "disputed"))
-    summary = f"\n{on.id}: {counted}; cost {sum(one.cost for one in opinions):g}"
+    summary = f"\n{on.id}: {counted}; cost {sum(opinion.cost for opinion in opinions):g}"
     following = [f"next:\n  holdfast reward label{at}"] if counts["abstained"] + counts["disputed"] else []
     table = show.table(("answer", "outcome", ">p", "by", "~why"), rows)
-    return Output([_opinion_record(one) for one in opinions], [table, summary, *following])
+    return Output([_opinion_record(opinion) for opinion in opinions], [table, summary, *following])
 
 
 @judge_app.command("calibrate")
@@ -494,10 +504,10 @@ def estimate_share(
     with at.open(migrate=False) as opened:
         asked = how.load()
         with show.progress(f"asking {asked.name}", len(artefacts)) as advance:
-            found, silent = asyncio.run(_estimated(opened, on, artefacts, asked, noise, advance))
+            corrected, silent = asyncio.run(_estimated(opened, on, artefacts, asked, noise, advance))
     left_out = f"; {show.count(silent, 'answer')} without a score left out" if silent else ""
-    told = {**asdict(found), "judge": asked.name, "criterion": on.id, "without_score": silent}
-    return Output(told, fold(f"{on.id}: {found.text}{left_out}; the judge alone says {found.raw:.3f}"))
+    payload = {**asdict(corrected), "judge": asked.name, "criterion": on.id, "without_score": silent}
+    return Output(payload, fold(f"{on.id}: {corrected.text}{left_out}; the judge alone says {corrected.raw:.3f}"))
 
 
 async def _estimated(
@@ -508,10 +518,10 @@ async def _estimated(
 
     known, keeping = best_labels(opened.judgements.labels(on.id)), CachedJudge(asked, opened.judgements)
     scores: dict[str, float] = {}
-    for one in artefacts:
-        given = await keeping.ask(on, one)
+    for artefact in artefacts:
+        given = await keeping.ask(on, artefact)
         if given.score is not None:
-            scores[one.sha256] = given.score
+            scores[artefact.sha256] = given.score
         advance()
     calibration = opened.judgements.calibration(asked.name, on.id, asked.prompt(on))
     return estimated(scores, known, calibration, noise=noise), len(artefacts) - len(scores)
@@ -521,17 +531,21 @@ async def _estimated(
 def report_judges(at: StoreOptions) -> Output:
     """List the judges, who made the labels that they were measured on, and which judges count."""
     with at.existing() as opened:
-        found, asked = opened.judgements.calibrations(), opened.judgements.asked()
+        calibrations, asked = opened.judgements.calibrations(), opened.judgements.asked()
         roles, waiting = opened.judgements.appointments(), opened.judgements.waiting()
     counts = [dict(zip(("judge", "criterion", "prompt", "n", "cost", "last_at"), one, strict=True)) for one in asked]
-    lines = [] if found else [f"no judge is calibrated; to begin:\n  holdfast reward judge calibrate --tooluse 300{at}"]
-    for one in found:
-        lines += [*_calibration_lines(one), ""]
+    lines = (
+        []
+        if calibrations
+        else [f"no judge is calibrated; to begin:\n  holdfast reward judge calibrate --tooluse 300{at}"]
+    )
+    for calibration in calibrations:
+        lines += [*_calibration_lines(calibration), ""]
     for name, on, _, n, cost, _ in asked:
         lines.append(f"{name} on {on}: {show.count(n, 'judgement')} kept, cost {cost:g}")
     lines += [f"{given.judge} is the {given.role} judge of {given.policy}" for given in roles]
     lines.append(f"{show.count(waiting, 'answer')} to label" + (f": holdfast reward label{at}" if waiting else ""))
-    data = {"calibrations": found, "asked": counts, "waiting": waiting, "appointments": roles}
+    data = {"calibrations": calibrations, "asked": counts, "waiting": waiting, "appointments": roles}
     return Output(data, "\n".join(lines))
 
 
@@ -574,15 +588,15 @@ async def _opinions(
     from holdfast.reward.judges.ensemble import cascade, review_request
     from holdfast.reward.judges.judge import CachedJudge, RuleJudge
 
-    kept = [[CachedJudge(each, opened.judgements)] for each in judges]
-    rules, found = RuleJudge(clock=time.time), []
-    for one in artefacts:
-        opinion = await cascade(on, one, kept, rules=rules, calibrated=opened.judgements.calibration)
+    kept = [[CachedJudge(judge, opened.judgements)] for judge in judges]
+    rules, opinions = RuleJudge(clock=time.time), []
+    for artefact in artefacts:
+        opinion = await cascade(on, artefact, kept, rules=rules, calibrated=opened.judgements.calibration)
         if (waits := review_request(opinion, now=time.time())) is not None:
-            await opened.judgements.request_review(one, waits)
-        found.append(opinion)
+            await opened.judgements.request_review(artefact, waits)
+        opinions.append(opinion)
         advance()
-    return found
+    return opinions
 
 
 async def _calibrate(opened: Store, on: Criterion, asked: Judge) -> Calibration:
@@ -595,12 +609,16 @@ async def _calibrate(opened: Store, on: Criterion, asked: Judge) -> Calibration:
         raise BadInput(f"labels on {on.id}", why="there are none in the store", remedy=remedy)
     artefacts = [opened.judgements.item(sha256) for sha256 in sorted(known)]
     before = opened.judgements.of(on.id, judge=asked.name, prompt=asked.prompt(on))
-    then = {one.artefact: one.score for one in before if one.score is not None and one.artefact in known}
+    then = {
+        judgement.artefact: judgement.score
+        for judgement in before
+        if judgement.score is not None and judgement.artefact in known
+    }
     given, keeping, failed = [], CachedJudge(asked, opened.judgements), list[str]()
     with show.progress(f"asking {asked.name}", len(artefacts)) as advance:
-        for one in artefacts:
+        for artefact in artefacts:
             try:
-                given.append(await keeping.ask(on, one))
+                given.append(await keeping.ask(on, artefact))
             except JudgeFailed as error:
                 failed.append(str(error))
             advance()
@@ -609,26 +627,28 @@ async def _calibrate(opened: Store, on: Criterion, asked: Judge) -> Calibration:
     reasons, biases = [], dict[str, Any]()
     if then:
         anchors = set(list(then)[:RECHECKED])
-        changed = drift(then, await _again(on, asked, [one for one in artefacts if one.sha256 in anchors]))
+        changed = drift(
+            then, await _again(on, asked, [artefact for artefact in artefacts if artefact.sha256 in anchors])
+        )
         biases["drift"] = {"n": changed.n, "changed": changed.changed, "alarm": changed.alarm}
         reasons += [f"drift: {changed.why}"] if changed.alarm else []
-    authors = {one.sha256: one.author for one in artefacts}
+    authors = {artefact.sha256: artefact.author for artefact in artefacts}
     own = READS_WITH.get(asked.name.partition("@")[0], asked.name)
     mine = self_preference(given, authors, known, own=own)
     with show.progress(f"testing {asked.name} for bias", None) as advance:
         found = await probe(asked, on, artefacts, own=mine, done=advance)
-    told = {**biases, **found.payload, **({"failed": len(failed)} if failed else {})}
+    payload = {**biases, **found.payload, **({"failed": len(failed)} if failed else {})}
     if by_file := sum(one.why == BY_FILE for one in known.values()):
-        told[BY_FILE] = {"labels": by_file}
-    return calibrate(on, given, known, now=time.time(), biases=told, reasons=[*reasons, *found.reasons])
+        payload[BY_FILE] = {"labels": by_file}
+    return calibrate(on, given, known, now=time.time(), biases=payload, reasons=[*reasons, *found.reasons])
 
 
 async def _again(on: Criterion, asked: Judge, anchors: Sequence[EvalItem]) -> dict[str, float]:
     """Asks the judge again what it was asked before."""
     found = {}
     with show.progress(f"asking {asked.name} again", len(anchors)) as advance:
-        for one in anchors:
-            found[one.sha256] = (await asked.ask(on, one)).score
+        for anchor in anchors:
+            found[anchor.sha256] = (await asked.ask(on, anchor)).score
             advance()
     return {sha: score for sha, score in found.items() if score is not None}
 
@@ -638,7 +658,9 @@ def _add_tooluse(opened: Store, criterion: str, n: int) -> None:
         from holdfast.workloads.tooluse import verifier
     with show.progress("answering", 2 * n) as advance:
         found = verifier.answered("test", n, first=5, done=lambda n: advance(n))
-    _keep_labels(opened, [verifier.eval_item(one) for one in found], verifier.labels(found, criterion, now=time.time()))
+    _keep_labels(
+        opened, [verifier.eval_item(answer) for answer in found], verifier.labels(found, criterion, now=time.time())
+    )
 
 
 def _keep_labels(opened: Store, artefacts: Sequence[EvalItem], labels: Sequence[Label]) -> None:
@@ -720,9 +742,9 @@ def _calibration_lines(one: Calibration) -> Iterator[str]:
         kappa = f"{got['kappa']} ({got['kappa_low']} to {got['kappa_high']})"
         yield f"  agrees   kappa {kappa}, accuracy {got['accuracy']}, AUROC {got['auroc']}"
         yield f"  error    ECE {got['ece_raw']} raw, {got['ece']} mapped; Brier {got['brier_raw']}, {got['brier']}"
-    for name, told in one.biases.items():
-        if isinstance(told, Mapping):
-            pairs = {key: round(value, 4) if isinstance(value, float) else value for key, value in told.items()}
+    for name, payload in one.biases.items():
+        if isinstance(payload, Mapping):
+            pairs = {key: round(value, 4) if isinstance(value, float) else value for key, value in payload.items()}
             yield f"  {name[:12]:<12} {show.pairs(pairs)}"
 
 

@@ -74,9 +74,9 @@ class ProxyFlags:
         if self.proxy_server and is_run:
             why = "starts the capture proxy, and --config or --resume a run: they cannot be given together"
             raise BadInput(f"{_PROXY}server", why=why, remedy="start the two with two commands")
-        for one in () if self.proxy_server else fields(self)[1:]:
-            if getattr(self, one.name) is not None:
-                flag = f"--prompt-optimization-{one.name.replace('_', '-')}"
+        for field in () if self.proxy_server else fields(self)[1:]:
+            if getattr(self, field.name) is not None:
+                flag = f"--prompt-optimization-{field.name.replace('_', '-')}"
                 raise BadInput(flag, why="is for the capture proxy", remedy=f"give {_PROXY}server as well")
 
     def start(self, at: StoreOptions) -> None:
@@ -228,7 +228,7 @@ def import_(
 
     rows = read_logs(file)
     with at.open() as opened:
-        found = import_logs(
+        imported = import_logs(
             opened,
             rows,
             split=split,
@@ -239,10 +239,13 @@ def import_(
             clock=time.time,
             progress=show.progress,
         )
-    data: dict[str, Any] = {"run": found.run, "imported": found.stored, "repeated": found.repeated}
-    data |= {"quarantined": dict(sorted(found.quarantined.items())), "scrubbed": dict(sorted(found.scrubbed.items()))}
-    data["findings"] = [finding for finding in found.audit.findings if finding.count]
-    return Output(data, _import_lines(found, limit), int(found.is_fruitless))
+    data: dict[str, Any] = {"run": imported.run, "imported": imported.stored, "repeated": imported.repeated}
+    data |= {
+        "quarantined": dict(sorted(imported.quarantined.items())),
+        "scrubbed": dict(sorted(imported.scrubbed.items())),
+    }
+    data["findings"] = [finding for finding in imported.audit.findings if finding.count]
+    return Output(data, _import_lines(imported, limit), int(imported.is_fruitless))
 
 
 def _import_lines(imported: Imported, limit: int) -> Iterator[Text]:
@@ -252,7 +255,11 @@ def _import_lines(imported: Imported, limit: int) -> Iterator[Text]:
     yield counted if imported.run is None else f"{imported.run}: {counted}"
     if imported.scrubbed:
         yield "scrubbed: " + ", ".join(f"{n} {kind}" for kind, n in sorted(imported.scrubbed.items()))
-    if warned := [(one.name, one.severity, one.count, one.of) for one in imported.audit.findings if one.count]:
+    if warned := [
+        (finding.name, finding.severity, finding.count, finding.of)
+        for finding in imported.audit.findings
+        if finding.count
+    ]:
         yield from ("", show.table(("gate", "severity", ">failed", ">of"), warned))
     if left:
         yield from ("", show.table((">line", "~quarantined by"), left[:limit]))

@@ -141,12 +141,12 @@ def _sinks(file: Path | None, webhook: str | None) -> list[Sink]:
     """Returns the sinks of alerts besides the store; a bad address is refused before anything listens."""
     from holdfast.operate.watchers import Lines, Webhook
 
-    found: list[Sink] = []
+    sinks: list[Sink] = []
     if file is not None:
-        found.append(Lines(path=file))
+        sinks.append(Lines(path=file))
     if webhook is not None:
-        found.append(Webhook(url=webhook))
-    return found
+        sinks.append(Webhook(url=webhook))
+    return sinks
 
 
 def _run(
@@ -234,8 +234,8 @@ def proxy(
             scrubbing, spelt = Scrub(key, leave=classes), Scrub(key, token_bytes=own_token_bytes, leave=classes)
         from holdfast.reward.turns import TurnRewards
 
-        told: dict[str, Any] = {"scrub": None if scrubbing is None else scrubbing.span, "turns": TurnRewards()}
-        taker = SpanReceiver(opened, clock=time.time, **told)
+        payload: dict[str, Any] = {"scrub": None if scrubbing is None else scrubbing.span, "turns": TurnRewards()}
+        taker = SpanReceiver(opened, clock=time.time, **payload)
         application = app(
             opened,
             remotes,

@@ -119,9 +119,9 @@ async def _serve(store: Store, policy: str, listening: socket.socket, how: Servi
     beside.append(asyncio.create_task(_go_on("news", news.tell)))
     if run_id is not None:
         beside.append(asyncio.create_task(_go_on("recording", partial(_keep_beating, store, run_id, driver))))
-    told = banner(service.routing, f"http://{address_of(listening)}/v1", policy, run_id, is_scrubbed=how.is_scrubbed)
-    told += prompted(store, service.routing)
-    print("\n".join(told), flush=True)
+    lines = banner(service.routing, f"http://{address_of(listening)}/v1", policy, run_id, is_scrubbed=how.is_scrubbed)
+    lines += prompted(store, service.routing)
+    print("\n".join(lines), flush=True)
     server = endpoint.server(application)
     service.is_ending = lambda: server.should_exit
     serving = asyncio.create_task(server.serve(sockets=[listening]))
@@ -142,17 +142,17 @@ async def _serve(store: Store, policy: str, listening: socket.socket, how: Servi
 
 def banner(routing: Routing, address: str, policy: str, run: str | None, *, is_scrubbed: bool) -> list[str]:
     """The first line has the address; then who answers beside the live one, and what is kept."""
-    told = [f"{routing.live} at {address} as {policy!r} (Ctrl-C ends it)"]
+    lines = [f"{routing.live} at {address} as {policy!r} (Ctrl-C ends it)"]
     if routing.canary is not None:
-        told.append(f"  canary {routing.canary} answers {min(routing.share, 100 - HOLDBACK)} % of the callers")
+        lines.append(f"  canary {routing.canary} answers {min(routing.share, 100 - HOLDBACK)} % of the callers")
     if routing.holdback is not None:
-        told.append(f"  {routing.holdback} still answers {HOLDBACK} % of the callers, to compare with")
+        lines.append(f"  {routing.holdback} still answers {HOLDBACK} % of the callers, to compare with")
     if routing.shadow is not None:
         what = "answers copies, which nobody sees" if routing.canary is None else "waits until the canary is decided"
-        told.append(f"  shadow {routing.shadow} {what}")
+        lines.append(f"  shadow {routing.shadow} {what}")
     if run is not None:
-        told.append(f"  conversations with feedback go to {run}, {'scrubbed' if is_scrubbed else 'as they are'}")
-    return told
+        lines.append(f"  conversations with feedback go to {run}, {'scrubbed' if is_scrubbed else 'as they are'}")
+    return lines
 
 
 def prompted(store: Store, routing: Routing) -> list[str]:
@@ -168,13 +168,13 @@ def prompted(store: Store, routing: Routing) -> list[str]:
 
 async def _go_on(what: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Work that has no end, begun again where the store or a version fails it: people are answered meanwhile."""
-    said = ""
+    message = ""
     while True:
         try:
             await work()
         except HoldfastError as error:
-            if str(error) != said:
-                said = str(error)
+            if str(error) != message:
+                message = str(error)
                 say(f"holdfast: {what}: {error}; trying again")
         await asyncio.sleep(AGAIN_S)
 
@@ -190,7 +190,7 @@ class News:
 
     def __init__(self, store: Store, policy: str, how: ServiceOptions) -> None:
         self._store, self._policy, self._how = store, policy, how
-        self._last = max((one.seq for one in store.releases.history(policy)), default=0)
+        self._last = max((entry.seq for entry in store.releases.history(policy)), default=0)
 
     async def tell(self) -> None:
         while True:

@@ -140,8 +140,8 @@ def import_traces(
         how: dict[str, Any] = {"scrub": scrubbing, "turns": TurnRewards(), "keeps_sources": True}
         taker = SpanReceiver(opened, clock=time.time, **how)
         kept, refused, why = asyncio.run(_take(file, taker))
-    said = f"{file}: {show.count(kept, 'span')} kept" + (f", {refused} refused: {why}" if refused else "")
-    return Output({"file": file, "kept": kept, "refused": refused, "why": why}, said, int(bool(refused)))
+    message = f"{file}: {show.count(kept, 'span')} kept" + (f", {refused} refused: {why}" if refused else "")
+    return Output({"file": file, "kept": kept, "refused": refused, "why": why}, message, int(bool(refused)))
 
 
 async def _take(file: Path, taker: Any) -> tuple[int, int, str]:
@@ -218,14 +218,14 @@ def check(
 
         key = None if seal_key is None else read_key(seal_key, apart_from=opened.folder)
         how: dict[str, Any] = {"quick": quick, "deep": deep, "sealed": checks.Sealed(key, anchors)}
-        found = []
+        parts = []
         with show.progress("checking", len(checks.parts(opened, **how))) as advance:
             for part in checks.check(opened, **how):
-                found.append(part)
+                parts.append(part)
                 advance(now=part.name)
-        answer = checks.Checked(store=opened.url, ok=not any(part.problems for part in found), parts=tuple(found))
+        answer = checks.Checked(store=opened.url, ok=not any(part.problems for part in parts), parts=tuple(parts))
     lines = []
-    for part in found:
+    for part in parts:
         lines.append(f"{part.name:<12}{'ok' if not part.problems else show.count(len(part.problems), 'problem')}")
         lines += [f"  {text}" for text in (*part.problems, *part.notes)]
     lines.append(f"{answer.store}: {'sound' if answer.ok else 'damaged; keep a copy of it before anything else'}")
@@ -254,9 +254,9 @@ def seal(
         if witness is not None and is_remote:
             _send(witness, line)
     seq, sha256 = line.split(" ", 2)[:2]
-    told = {"store": store, "entries": int(seq), "sha256": sha256, "witness": witness}
+    payload = {"store": store, "entries": int(seq), "sha256": sha256, "witness": witness}
     at = f", also at {witness}" if witness else ""
-    return Output(told, f"{store}: sealed up to entry {seq}{at}")
+    return Output(payload, f"{store}: sealed up to entry {seq}{at}")
 
 
 def _send(url: str, line: str) -> None:
@@ -319,8 +319,8 @@ def migrate(store: StoreAt = DEFAULT_STORE) -> Output:
     with show.progress("migrating", None):
         done = admin.migrate(store)
     is_same = done.before == done.after
-    said = f"{done.after} already, nothing to do" if is_same else f"{done.before} → {done.after}"
-    return Output(done, f"{done.store}: schema {said}")
+    message = f"{done.after} already, nothing to do" if is_same else f"{done.before} → {done.after}"
+    return Output(done, f"{done.store}: schema {message}")
 
 
 @app.command()
@@ -341,7 +341,7 @@ def _stats_lines(stats: Stats) -> Iterator[Text]:
     yield show.table(("table", ">rows"), stats.rows.items())
     if stats.runs:
         states = [state for state in stats.runs[0].rollouts if any(run.rollouts[state] for run in stats.runs)]
-        rows = [(one.run, one.project, one.state, *(one.rollouts[state] for state in states)) for one in stats.runs]
+        rows = [(run.run, run.project, run.state, *(run.rollouts[state] for state in states)) for run in stats.runs]
         yield from ("", show.table(("run", "~project", "state", *(f">{state}" for state in states)), rows))
 
 
@@ -409,12 +409,12 @@ def _export_learning(store: Store, file: TextIO, run: str, kind: str, left_out: 
             file.write(line)
             written += 1
     left_out |= {str(reason): n for reason, n in reasons.most_common()}
-    told = ", ".join(f"{n} {reason.replace('_', ' ')}" for reason, n in left_out.items())
+    message = ", ".join(f"{n} {reason.replace('_', ' ')}" for reason, n in left_out.items())
     if not written:
-        why = f"has no {kind}" + (f": {told}" if told else ", and no rollouts")
+        why = f"has no {kind}" + (f": {message}" if message else ", and no rollouts")
         raise NotFound(f"run {run}", why=why, remedy=f"'holdfast run rollouts {run}' lists what it did")
-    if told:
-        say(f"left out: {told}")
+    if message:
+        say(f"left out: {message}")
     return {RECORDS[kind][0]: written}
 
 

@@ -58,9 +58,9 @@ def targets(
         found = _measured(opened, trials, shlex.join(again) + store_flags(opened.url, opened.project))
         folder = opened.reports if output is None else output
     results = _weighed(chosen, found)
-    record = {one.name: asdict(one) for one in results} | {"is_quick": quick, "seeds": many}
+    record = {target.name: asdict(target) for target in results} | {"is_quick": quick, "seeds": many}
     files = _keep(folder, record, results, is_quick=quick)
-    data = record | {"files": [str(one) for one in files]}
+    data = record | {"files": [str(file) for file in files]}
     return Output(data, _lines(results, files, is_quick=quick))
 
 
@@ -108,17 +108,26 @@ def _lines(results: Sequence[TargetResult], files: Sequence[Path], *, is_quick: 
 
     yield f"{count(results[0].seeds, 'seed')}, 95 % intervals over seeds and tasks\n"
     rows = []
-    for one in results:
-        target = TARGETS[one.name]
-        value, low, high, asked = (shown(target, effect) for effect in (one.value, one.low, one.high, one.target))
-        rates = f"{one.baseline:.3g} → {one.after:.3g}"
-        rows.append((one.name, asked, value, f"{low} to {high}", rates, "met" if one.met else "not met"))
+    for target_result in results:
+        target = TARGETS[target_result.name]
+        value, low, high, asked = (
+            shown(target, effect)
+            for effect in (target_result.value, target_result.low, target_result.high, target_result.target)
+        )
+        rates = f"{target_result.baseline:.3g} → {target_result.after:.3g}"
+        rows.append(
+            (target_result.name, asked, value, f"{low} to {high}", rates, "met" if target_result.met else "not met")
+        )
     yield show.table(("target", ">asked", ">measured", "interval", "from, to", ""), rows)
     yield ""
-    for one in results:
-        target = TARGETS[one.name]
-        lost = "" if one.loss is None else f"; success lost {one.loss['value']:+.3f} (at most {one.loss['high']:+.3f})"
-        yield from folded(f"{one.name}: {target.title}; {target.baseline} → {target.changed}{lost}", "  ")
+    for target_result in results:
+        target = TARGETS[target_result.name]
+        lost = (
+            ""
+            if target_result.loss is None
+            else f"; success lost {target_result.loss['value']:+.3f} (at most {target_result.loss['high']:+.3f})"
+        )
+        yield from folded(f"{target_result.name}: {target.title}; {target.baseline} → {target.changed}{lost}", "  ")
     if is_quick:
         yield "\n(so little shows that everything runs; what is claimed rests on the whole run)"
     for file in files:

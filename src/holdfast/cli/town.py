@@ -188,9 +188,9 @@ def run(
     from holdfast.workloads.townobserver import TownAlarms
 
     life = _life(how, save, replay)
-    told = life.rules
+    rules = life.rules
     watch, news, windows = TownAlarms(), [], []
-    ticks = max(1, round(days * told["ticks_per_day"]))
+    ticks = max(1, round(days * rules["ticks_per_day"]))
     with (
         nullcontext() if how.record is None else new_recording(how.record, life) as recording,
         progress("living", ticks) as advance,
@@ -208,9 +208,15 @@ def run(
     if replay is not None:
         life.write_script(replay)
     why_not = list(faults(life.kpis))
-    data = {"state": state, "rules": told.sha256, "seed": life.seed, "tick": life.tick, "stages": told["stages"]["on"]}
+    data = {
+        "state": state,
+        "rules": rules.sha256,
+        "seed": life.seed,
+        "tick": life.tick,
+        "stages": rules["stages"]["on"],
+    }
     data["observation"] = life.env.senses.id
-    data |= {"alerts": [one.message for one in watch.active], "left": [asdict(one) for one in life.left]}
+    data |= {"alerts": [alert.message for alert in watch.active], "left": [asdict(left) for left in life.left]}
     data |= {"kpis": rounded(life.kpis), "faults": why_not, "windows": windows}
     rollout = getattr(life.mind, "rollout", None)
     if rollout is not None:
@@ -226,8 +232,8 @@ def _print_life(life: Life, news: list[str], state: str, why_not: list[str], rol
         for name, value in life.kpis.items()
     ]
     print_table(["what", ">value"], rows)
-    for one in life.left:
-        print(f"left on tick {one.tick}: {one.name}, after {one.days:g} days ({one.cause})")
+    for left in life.left:
+        print(f"left on tick {left.tick}: {left.name}, after {left.days:g} days ({left.cause})")
     if rollout is not None:
         print("\n".join(town_school.rollout_lines(rollout)))
     print("healthy" if not why_not else "\n".join(why_not))
@@ -322,8 +328,8 @@ def replay(
         life, is_same = again(file, known, upto=tick, each=advance)
     count, word = len(script["commands"]), {True: "the same, bit by bit", False: "NOT the same", None: "not compared"}
     data = {"tick": life.tick, "state": life.env.state.sha256(), "same": is_same, "kpis": rounded(life.kpis)}
-    said = f"{life.tick} ticks, {count} commands: {word[is_same]}"
-    return Output(data | {"commands": count}, said, int(is_same is False))
+    message = f"{life.tick} ticks, {count} commands: {word[is_same]}"
+    return Output(data | {"commands": count}, message, int(is_same is False))
 
 
 def _kind(file: Path) -> str:
@@ -377,11 +383,11 @@ def story(
         raise BadInput("--record", why="a story is a page", remedy="'holdfast town run --record FILE' keeps frames")
     life = _life(how, out)
     with progress("living", days * int(life.rules["ticks_per_day"])) as advance:
-        told = lived_story(life, days, each=advance)
+        town_story = lived_story(life, days, each=advance)
     with written_whole(out) as file:
-        file.write(written(told, learning=getattr(life.mind, "lineage", None)))
-    data = {"page": str(out), "version": told.version, "days": [asdict(day) for day in told.days]}
-    lines = [line for day in told.days for line in (f"Day {day.number}: {day.title}", *day.paragraphs, "")]
+        file.write(written(town_story, learning=getattr(life.mind, "lineage", None)))
+    data = {"page": str(out), "version": town_story.version, "days": [asdict(day) for day in town_story.days]}
+    lines = [line for day in town_story.days for line in (f"Day {day.number}: {day.title}", *day.paragraphs, "")]
     return Output(data, "\n".join((*(part for line in lines for part in wrap(line, 80) or [""]), f"page  {out}")))
 
 
@@ -392,22 +398,22 @@ def inspect(file: Annotated[Path, Argument(metavar="FILE", help="A snapshot, a r
 
     kind = _kind(file)
     if kind == "snapshot":
-        told = inspect_snapshot(file)
+        payload = inspect_snapshot(file)
     elif kind == "replay":
-        told = inspect_script(file)
-        told["commands"] = len(told["commands"])
+        payload = inspect_script(file)
+        payload["commands"] = len(payload["commands"])
     else:
         with open_recording(file) as recording:
-            told = _about(recording)
-    told = {"kind": kind, **told}
-    return Output(told, table(["what", "~value"], told.items()))
+            payload = _about(recording)
+    payload = {"kind": kind, **payload}
+    return Output(payload, table(["what", "~value"], payload.items()))
 
 
 def _about(recording: Recording) -> dict[str, Any]:
     first, last = recording.ticks
     legend = recording.legend
-    told = {key: legend[key] for key in ("schema", "town", "rules", "day")}
-    return told | {"first_tick": first, "last_tick": last, "private": bool(legend.get("private"))}
+    payload = {key: legend[key] for key in ("schema", "town", "rules", "day")}
+    return payload | {"first_tick": first, "last_tick": last, "private": bool(legend.get("private"))}
 
 
 @app.command("validate")
@@ -423,7 +429,7 @@ def validate(
         return Output({"valid": False, "rules": None, "faults": faults}, "\n".join(lines), 1)
     rules = read_rules(file)
     used = [f"{one['hook']} ({one['stage']} {one['affordance']})" for one in hook_table(rules) if one["affordance"]]
-    ids = [one.id for one in contracts(rules)]
+    ids = [spec.id for spec in contracts(rules)]
     counts = {name: len(rules[name]) for name in ("affordance", "job", "venue", "profile")}
     told = [", ".join(f"{name} {count}" for name, count in counts.items())]
     told += [f"stages: {', '.join(rules['stages']['on'])}", f"hooks: {', '.join(used) or 'none'}"]
@@ -533,16 +539,16 @@ def prune(
     for folder in given:
         if not folder.is_dir():
             raise BadInput(str(folder), why="is no folder", remedy="name one that is there")
-    found = [one for folder in given for one in retention.expired_files(folder, kept, now=now)]
-    for one in found if yes else ():
-        retention.remove(one, kept, who=who(), now=now)
+    found = [expired for folder in given for expired in retention.expired_files(folder, kept, now=now)]
+    for expired in found if yes else ():
+        retention.remove(expired, kept, who=who(), now=now)
     if at.store != DEFAULT_STORE or Path(at.store).exists():  # without a school there is no store, and that is no fault
         with at.existing() as opened:
             old = retention.expired_demonstrations(opened, kept, now=now)
             for run, _ in old if yes else ():
                 retention.remove_demonstrations(opened, run, who=who(), now=now)
-        found += [one for _, one in old]
-    data = {"removed": yes, "kept_for_days": asdict(kept), "found": [asdict(one) for one in found]}
+        found += [expired for _, expired in old]
+    data = {"removed": yes, "kept_for_days": asdict(kept), "found": [asdict(expired) for expired in found]}
     return Output(data, lambda: _print_expired(found, is_done=yes))
 
 
@@ -550,8 +556,9 @@ def _print_expired(found: list[Expired], *, is_done: bool) -> None:
     if not found:
         print("nothing is older than it is kept")
         return
-    for one in found:  # a path that is cut short could not be found
-        print(f"{one.kind:15}{one.count:>4}  {one.days:>6.0f} days old  {one.size / 1e6:>8.2f} MB  {one.where}")
+    for expired in found:  # a path that is cut short could not be found
+        size = f"{expired.size / 1e6:>8.2f} MB"
+        print(f"{expired.kind:15}{expired.count:>4}  {expired.days:>6.0f} days old  {size}  {expired.where}")
     print("removed" if is_done else "would go; add --yes to remove them")
 
 
@@ -563,29 +570,29 @@ def observations(rules: RulesAt = None, residents: Residents = None) -> Output:
     """
     from holdfast.workloads.townlife import OBSERVED, contracts, groups, read_rules
 
-    found = contracts(read_rules(rules, residents=residents))
+    specs = contracts(read_rules(rules, residents=residents))
     data = [
         {
-            "variant": one.variant,
-            "id": one.id,
-            "version": one.version,
-            "numbers": one.size,
-            "features": list(one.features),
-            "channels": list(one.channels),
-            "window": one.window if one.channels else None,
-            "groups": {name: [places.start, places.stop] for name, places in groups(one).items()},
+            "variant": spec.variant,
+            "id": spec.id,
+            "version": spec.version,
+            "numbers": spec.size,
+            "features": list(spec.features),
+            "channels": list(spec.channels),
+            "window": spec.window if spec.channels else None,
+            "groups": {name: [places.start, places.stop] for name, places in groups(spec).items()},
         }
-        for one in found
+        for spec in specs
     ]
     rows = [
         (
-            one.variant + " (usual)" * (one.variant == OBSERVED),
-            one.size,
-            len(one.features),
-            f"{len(one.channels)} of {one.window} × {one.window}" if one.channels else "-",
-            one.id,
+            spec.variant + " (usual)" * (spec.variant == OBSERVED),
+            spec.size,
+            len(spec.features),
+            f"{len(spec.channels)} of {spec.window} × {spec.window}" if spec.channels else "-",
+            spec.id,
         )
-        for one in found
+        for spec in specs
     ]
     return Output(data, table(["variant", ">numbers", ">features", "~map", "id"], rows))
 
@@ -632,8 +639,10 @@ def bench(
     known, seen = read_rules(rules), check_observation(observation)
     warn()
     with progress("measuring", None):
-        told = measure(known, worlds=worlds, ticks=ticks, seed=seed, clock=time.process_time, observation=seen)
-    return Output(told, table(["what", ">value"], [(name.replace("_", " "), value) for name, value in told.items()]))
+        payload = measure(known, worlds=worlds, ticks=ticks, seed=seed, clock=time.process_time, observation=seen)
+    return Output(
+        payload, table(["what", ">value"], [(name.replace("_", " "), value) for name, value in payload.items()])
+    )
 
 
 app.command("soak")(soak)
@@ -770,14 +779,14 @@ def _beside(
     for name, title, form in SHOWN:
         value = numbers.get(name)
         lines.append(Text(f"{title:14}{'-' if value is None else form.format(value):>12}"))
-    lines += [Text(f"! {one}", style="bold red") for one in alerts[:2]]
+    lines += [Text(f"! {alert}", style="bold red") for alert in alerts[:2]]
     lines.append(Text("─" * (BESIDE - 1), style="dim"))
-    told: list[Text] = []
+    texts: list[Text] = []
     for line in reversed(news):
-        told = [*_folded(f"{clock_time(legend, line['tick'])[-5:]} {line['text']}", BESIDE), *told]
-        if len(told) >= rows - len(lines):
+        texts = [*_folded(f"{clock_time(legend, line['tick'])[-5:]} {line['text']}", BESIDE), *texts]
+        if len(texts) >= rows - len(lines):
             break
-    lines += told[-max(0, rows - len(lines)) :] if rows > len(lines) else []
+    lines += texts[-max(0, rows - len(lines)) :] if rows > len(lines) else []
     return Text("\n").join(lines[:rows])
 
 
@@ -898,8 +907,8 @@ def animate(
                     news.extend(frame.get("lines", ()))
                     done += 1
                 assert seen is not None
-                told = [alert.code for alert in alerts.active] if alerts is not None else []
-                shown = town(legend, seen, news=news, alerts=told, state=f"{speed:g}×", is_coloured=is_coloured)
+                lines = [alert.code for alert in alerts.active] if alerts is not None else []
+                shown = town(legend, seen, news=news, alerts=lines, state=f"{speed:g}×", is_coloured=is_coloured)
                 live.update(shown, refresh=True)
                 due = max(due + each / speed, time.monotonic() - 0.5)
                 time.sleep(max(0.0, due - time.monotonic()))

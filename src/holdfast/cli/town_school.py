@@ -208,10 +208,10 @@ def audit(
     warn()
     with taught(at) as opened, progress("reading", None):
         name = last_school(opened) if run is None else opened.runs.get(run).id
-        found = data_sets(maker, opened, name)
-    wrong = [one for data in found for one in data.findings if one.count and one.blocks]
+        sets = data_sets(maker, opened, name)
+    wrong = [one for data in sets for one in data.findings if one.count and one.blocks]
     totals: dict[str, Counter[str]] = {}
-    for data in found:
+    for data in sets:
         for part, counts in data.coverage.items():
             if part != "rows":
                 totals.setdefault(part, Counter()).update(counts)
@@ -220,14 +220,15 @@ def audit(
         f"{part.replace('_', ' ')}: {', '.join(f'{label} {count}' for label, count in counts.items())}"
         for part, counts in totals.items()
     ]
-    texts += [f"{one.name}: {one.count} of {one.of}; {one.detail}" for one in wrong]
+    texts += [f"{finding.name}: {finding.count} of {finding.of}; {finding.detail}" for finding in wrong]
     texts.append(f"{len(wrong)} checks failed" if wrong else "nothing is wrong with them")
     rounds = table(
-        ["round", ">rows", "~checkpoint"], [(one.phase, one.coverage["rows"], one.checkpoint) for one in found]
+        ["round", ">rows", "~checkpoint"],
+        [(data_set.phase, data_set.coverage["rows"], data_set.checkpoint) for data_set in sets],
     )
     lines = [line for text in texts for line in folded(text, hanging="  ")]
-    told = {"run": name, "passed": not wrong, "coverage": totals, "sets": [asdict(one) for one in found]}
-    return Output(told, (rounds, *lines), int(bool(wrong)))
+    payload = {"run": name, "passed": not wrong, "coverage": totals, "sets": [asdict(data_set) for data_set in sets]}
+    return Output(payload, (rounds, *lines), int(bool(wrong)))
 
 
 def drill(
@@ -248,11 +249,11 @@ def drill(
     maker.describe()  # what is wrong with the rules is told before any work
     warn()
     with TemporaryDirectory(prefix="town-drill-") as folder, open_store(Path(folder) / "s.db", create=True) as scratch:
-        found = list(perform(scratch, maker, lambda spec: drive(scratch, spec, None)[0].run_id, now=time.time))
-    failed = [one for one in found if not one.holds]
-    texts = [f"{'ok' if one.holds else 'FAILED':8}{one.name}: {one.found}" for one in found]
+        checks = list(perform(scratch, maker, lambda spec: drive(scratch, spec, None)[0].run_id, now=time.time))
+    failed = [check for check in checks if not check.holds]
+    texts = [f"{'ok' if check.holds else 'FAILED':8}{check.name}: {check.found}" for check in checks]
     lines = [line for text in texts for line in folded(text, hanging=" " * 8)]
-    data = {"passed": not failed, "checks": [asdict(one) for one in found]}
+    data = {"passed": not failed, "checks": [asdict(check) for check in checks]}
     return Output(data, "\n".join(lines), int(bool(failed)))
 
 

@@ -41,7 +41,7 @@ class Allocation:
     def __call__(self, traits: Traits, attempt: str) -> Assessment:
         by_table = assess(traits)
         seen = self.outcomes.get(context_of(traits), {})
-        if sum(one.attempts for one in seen.values()) < ENOUGH:
+        if sum(outcomes.attempts for outcomes in seen.values()) < ENOUGH:
             return by_table
         rng = Random(attempt)
         worth = {tier: _draw(seen.get(tier), tier, rng) for tier in Tier}
@@ -54,7 +54,7 @@ class Allocation:
     def best(self, context: str) -> Tier | None:
         """The tier of the highest worth so far; None where too little is known."""
         seen = self.outcomes[context]
-        if sum(one.attempts for one in seen.values()) < ENOUGH:
+        if sum(outcomes.attempts for outcomes in seen.values()) < ENOUGH:
             return None
         return max(seen, key=lambda tier: (seen[tier].succeeded + 1) / (seen[tier].attempts + 2) - seen[tier].cost)
 

@@ -113,9 +113,9 @@ class Client:
 
     def within(self, limit: SpendLimit) -> Client:
         """The same, with each request held to the limit."""
-        found = copy(self)
-        found.limit = limit
-        return found
+        client = copy(self)
+        client.limit = limit
+        return client
 
     async def __call__(
         self, messages: Sequence[Mapping[str, Any]], /, *, thinking: int | None = None, **sampling: Any
@@ -314,7 +314,7 @@ def _model_call(
 def listed_models(answer: Any) -> list[Mapping[str, Any]]:
     """The entries of a list of models; none if it is no such list."""
     models = answer.get("data") if isinstance(answer, Mapping) else None
-    return [one for one in models if isinstance(one, Mapping)] if isinstance(models, list) else []
+    return [model for model in models if isinstance(model, Mapping)] if isinstance(models, list) else []
 
 
 def _owner(listed: Any, model: str) -> str | None:

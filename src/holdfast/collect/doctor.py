@@ -81,7 +81,7 @@ def drawn(answers: Iterable[DrawnAnswer]) -> DrawnStats:
 
 def spread(each: Iterable[DrawnStats]) -> float:
     """The largest difference between two reports of one log-prob (same ids, same sampling)."""
-    told = (told for one in each for tokens in one.logprobs.values() for told in tokens.values())
+    told = (told for stats in each for tokens in stats.logprobs.values() for told in tokens.values())
     return max((max(some) - min(some) for some in told), default=0.0)
 
 
@@ -228,29 +228,29 @@ Trainer = Callable[[Sequence[ModelCall]], Sequence[Sequence[float]]]  # its own 
 async def assay(session: EndpointSession, samples: int, trainer: Trainer | None) -> list[DoctorFinding]:
     """The findings on temperature, top-k, top-p, draws and the trainer's gap."""
     session.heard("temperature")
-    told = {at: await _draw(session, samples, temperature=at) for at in TEMPERATURES}
-    answers = {at: some for at, some in told.items() if not isinstance(some, EndpointRefused)}
-    if isinstance(why := told[1.0], EndpointRefused):
+    payload = {at: await _draw(session, samples, temperature=at) for at in TEMPERATURES}
+    answers = {at: some for at, some in payload.items() if not isinstance(some, EndpointRefused)}
+    if isinstance(why := payload[1.0], EndpointRefused):
         lost = [unknown(check, "no_samples", f"sampling is refused: {why.says}") for check in DRAWN]
         return [*lost, skipped("trainer_gap", "there are no samples")]
     plain = {at: _drawn(some) for at, some in answers.items()}
     sharp = tolerance(spread(plain.values()))
     heat = under_temperature(plain, sharp)
-    found, every = [_meaning("temperature", heat, sharp)], [one for some in answers.values() for one in some]
+    findings, every = [_meaning("temperature", heat, sharp)], [answer for some in answers.values() for answer in some]
     # Raw log-probs at other temperatures do not say what a filter keeps.
     bases = [at for at in BASES if at in plain and (at == 1.0 or heat.meaning is Meaning.IN_FORCE)]
     for check, value in (("top_k", TOP_K), ("top_p", TOP_P)):
         session.heard(check)
         kept = {at: await _draw(session, samples, temperature=at, **{check: value}) for at in bases}
         if isinstance(refused := kept[1.0], EndpointRefused):
-            found.append(skipped(check, f"it is not offered: {refused.says}"))
+            findings.append(skipped(check, f"it is not offered: {refused.says}"))
             continue
         pairs = [(plain[at], _drawn(some)) for at, some in kept.items() if not isinstance(some, EndpointRefused)]
         under = under_top_k(pairs, sharp, TOP_K) if check == "top_k" else under_top_p(pairs, sharp, TOP_P)
-        found.append(_meaning(check, under, sharp))
-        every += [one for some in kept.values() if not isinstance(some, EndpointRefused) for one in some]
+        findings.append(_meaning(check, under, sharp))
+        every += [answer for some in kept.values() if not isinstance(some, EndpointRefused) for answer in some]
     session.heard("draws")
-    return [*found, _draws(plain), _gap(session, every, trainer)]
+    return [*findings, _draws(plain), _gap(session, every, trainer)]
 
 
 async def _draw(session: EndpointSession, samples: int, **how: Any) -> list[ProbeAnswer] | EndpointRefused:
@@ -267,7 +267,9 @@ async def _draw(session: EndpointSession, samples: int, **how: Any) -> list[Prob
 
 def _drawn(answers: Sequence[ProbeAnswer]) -> DrawnStats:
     place = {text: number for number, text in enumerate(OPENERS)}
-    return drawn((place[one.asked["messages"][-1]["content"]], one.ids or (), one.logprobs or ()) for one in answers)
+    return drawn(
+        (place[answer.asked["messages"][-1]["content"]], answer.ids or (), answer.logprobs or ()) for answer in answers
+    )
 
 
 MEANT = {
@@ -362,32 +364,35 @@ async def examine(
         first = await session.ask(TALK[:1])
     except EndpointRefused as refused:
         return _all_skipped(failed("completion", "no_completion", refused.why), after="nothing was answered")
-    found = [DoctorFinding(check="completion", detail=f"answered by {first.model or model}"), *_tokens(session, first)]
-    if any(one.state is FindingState.FAILED for one in found):
-        return _all_skipped(*found, after="there are no ids and log-probs to look at")
-    found += [await _ids_of_text(session, first), _usage(first)]
-    found.append(repeated := await _repeatable(session, first))
-    found.append(await _stream(session, first, with_tools, repeated.state is FindingState.OK))
-    if found[3].state is FindingState.FAILED:
-        return _all_skipped(*found, after="the ids are those of another text")
-    found.append(await _template(session))
-    found.append(await _tool_calls(session) if with_tools else skipped("tool_calls", "not asked for"))
-    return (*found, *await assay(session, samples, trainer))
+    findings = [
+        DoctorFinding(check="completion", detail=f"answered by {first.model or model}"),
+        *_tokens(session, first),
+    ]
+    if any(finding.state is FindingState.FAILED for finding in findings):
+        return _all_skipped(*findings, after="there are no ids and log-probs to look at")
+    findings += [await _ids_of_text(session, first), _usage(first)]
+    findings.append(repeated := await _repeatable(session, first))
+    findings.append(await _stream(session, first, with_tools, repeated.state is FindingState.OK))
+    if findings[3].state is FindingState.FAILED:
+        return _all_skipped(*findings, after="the ids are those of another text")
+    findings.append(await _template(session))
+    findings.append(await _tool_calls(session) if with_tools else skipped("tool_calls", "not asked for"))
+    return (*findings, *await assay(session, samples, trainer))
 
 
 def _tokens(session: EndpointSession, answer: ProbeAnswer) -> list[DoctorFinding]:
     session.heard("token_ids")
-    told = f" ({session.refusals[0]})" if session.refusals else ""
+    message = f" ({session.refusals[0]})" if session.refusals else ""
     missing = [name for name, ids in (("prompt", answer.prompt_ids), ("answer", answer.ids)) if not ids]
     ids = DoctorFinding(
         check="token_ids", detail=f"{len(answer.prompt_ids or ())} read, {len(answer.ids or ())} written"
     )
     if missing:
-        ids = failed("token_ids", "no_token_ids", f"no token ids of the {' and the '.join(missing)}{told}")
+        ids = failed("token_ids", "no_token_ids", f"no token ids of the {' and the '.join(missing)}{message}")
     count, values = len(answer.ids or ()), answer.logprobs
     logprobs = DoctorFinding(check="logprobs", detail="one for each id")
     if values is None:
-        logprobs = failed("logprobs", "no_logprobs", f"no log-probs came{told}")
+        logprobs = failed("logprobs", "no_logprobs", f"no log-probs came{message}")
     elif answer.ids and len(values) != count:
         logprobs = failed("logprobs", "bad_logprobs", f"{len(values)} log-probs for {count} ids")
     elif not all(math.isfinite(value) and value < 1e-3 for value in values):
@@ -438,8 +443,8 @@ def _middle(long: Sequence[int], short: Sequence[int]) -> tuple[int, ...]:
 
 def _usage(answer: ProbeAnswer) -> DoctorFinding:
     counts = dict(zip(COUNTED, (len(answer.prompt_ids or ()), len(answer.ids or ())), strict=True))
-    told = {name: answer.usage.get(name) for name in COUNTED}
-    wrong = [f"{name} = {told[name]}, {count} ids" for name, count in counts.items() if told[name] != count]
+    payload = {name: answer.usage.get(name) for name in COUNTED}
+    wrong = [f"{name} = {payload[name]}, {count} ids" for name, count in counts.items() if payload[name] != count]
     if wrong:
         return failed("usage", "usage_differs", "; ".join(wrong))
     return DoctorFinding(check="usage", detail="as many as there are ids")
@@ -448,11 +453,11 @@ def _usage(answer: ProbeAnswer) -> DoctorFinding:
 async def _repeatable(session: EndpointSession, first: ProbeAnswer) -> DoctorFinding:
     session.heard("repeatable")
     again = await asyncio.gather(*(session.ask(TALK[:1]) for _ in range(3)))
-    differing = sum(one.ids != first.ids for one in again)
+    differing = sum(answer.ids != first.ids for answer in again)
     if differing:
         detail = f"{differing} of 3 answers at temperature 0 differ from the first"
         return DoctorFinding(check="repeatable", state=FindingState.WARNING, code="not_repeatable", detail=detail)
-    pairs = [(a, b) for one in again for a, b in zip(first.logprobs or (), one.logprobs or (), strict=False)]
+    pairs = [(a, b) for answer in again for a, b in zip(first.logprobs or (), answer.logprobs or (), strict=False)]
     apart = max((abs(a - b) for a, b in pairs), default=0.0)
     return DoctorFinding(check="repeatable", detail=f"log-probs within {apart:.1g} nats", figures={"apart": apart})
 
@@ -564,7 +569,7 @@ async def _round_trip(session: EndpointSession, called: ProbeAnswer) -> DoctorFi
         return failed("tool_calls", code, f"the arguments are not JSON: {function[1][:60]}")
     asked: list[str | Mapping[str, Any]] = [SUM, called.message]
     ends = [
-        [{"role": "tool", "tool_call_id": one.get("id"), "content": text} for one in called.calls]
+        [{"role": "tool", "tool_call_id": call.get("id"), "content": text} for call in called.calls]
         for text in ("9591", "12")
     ]
     right, other = await asyncio.gather(*(session.ask([*asked, *end], tools=[CALC]) for end in ends))

@@ -57,12 +57,12 @@ class DoctorFinding:
 
 def verdict(findings: Sequence[DoctorFinding]) -> Decision:
     """Whether to train on it: not after a failed or undetermined check, nor if no check was made."""
-    bad = [one for one in findings if one.state in (FindingState.FAILED, FindingState.UNKNOWN)]
+    bad = [finding for finding in findings if finding.state in (FindingState.FAILED, FindingState.UNKNOWN)]
     if bad:
-        return Decision(open=False, reasons=tuple(Reason(code=one.code, text=one.detail) for one in bad))
-    if not any(one.state is FindingState.OK for one in findings):
+        return Decision(open=False, reasons=tuple(Reason(code=finding.code, text=finding.detail) for finding in bad))
+    if not any(finding.state is FindingState.OK for finding in findings):
         return Decision(open=False, reasons=(Reason(code="nothing_examined", text="no check was made"),))
-    passed = sum(one.state is FindingState.OK for one in findings)
+    passed = sum(finding.state is FindingState.OK for finding in findings)
     return Decision(open=True, reasons=(Reason(code="endpoint_fit", text=f"{passed} checks passed"),))
 
 
@@ -187,7 +187,7 @@ class EndpointSession:
         self, messages: Sequence[str | Mapping[str, Any]], *, stream: bool = False, **sampling: Any
     ) -> ProbeAnswer:
         """Asks; plain texts are the user's. Added fields are dropped once the endpoint refuses them."""
-        said = [{"role": "user", "content": one} if isinstance(one, str) else one for one in messages]
+        said = [{"role": "user", "content": message} if isinstance(message, str) else message for message in messages]
         usual = {"max_tokens": 64, "temperature": 0.0}
         body = {"model": self._model, "messages": [*self._opening, *said], **usual, **sampling}
         hear = self._probe.hear if stream else self._probe.ask

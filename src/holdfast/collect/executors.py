@@ -79,7 +79,7 @@ async def run_one(agent: Agent, context: Context, score: Score) -> Outcome:
         if inspect.isawaitable(signals):
             signals = await signals
         if not context.assignment.features.turn_rewards:
-            signals = [one for one in signals if one.turn is None]
+            signals = [signal for signal in signals if signal.turn is None]
         return _scored(output, (*_own(trace.signals, signals), *signals), score, tuple(trace.spans))
     except BaseException as error:  # foreign code may throw anything
         if _is_ours(error, context):
@@ -105,10 +105,10 @@ def _is_ours(error: BaseException, context: Context) -> bool:
 def _own(reported: Sequence[RewardTerm], measured: Sequence[RewardTerm]) -> tuple[RewardTerm, ...]:
     """Rewards that the agent reported itself. They count only where no scorer judged; else they are kept under their
     own names with weight 0, so that no agent can pay itself."""
-    marked = [one if is_own(one) else replace(one, source=f"{AGENT}:{one.source}") for one in reported]
+    marked = [term if is_own(term) else replace(term, source=f"{AGENT}:{term.source}") for term in reported]
     if not measured:
         return tuple(marked)
-    return tuple(replace(one, name=f"{AGENT}.{one.name}", weight=0.0) for one in marked)
+    return tuple(replace(term, name=f"{AGENT}.{term.name}", weight=0.0) for term in marked)
 
 
 def _scored(output: Any, signals: Sequence[RewardTerm], score: Score, spans: Sequence[Span]) -> Outcome:
@@ -129,9 +129,9 @@ def _failed(error: str, context: Context, score: Score) -> Outcome:
     """The agent failed and is not scored; signals that the scorer's `close` finds in its spans are kept."""
     close: LastWord | None = getattr(score, "close", None)
     ended = _ended(AttemptState.FAILED, error)
-    if close is None or not (found := close((), tuple(context.trace.spans), None)[0]):
+    if close is None or not (terms := close((), tuple(context.trace.spans), None)[0]):
         return ended
-    return replace(ended, signals=tuple(found))
+    return replace(ended, signals=tuple(terms))
 
 
 def _ended(state: AttemptState, error: str) -> Outcome:

@@ -452,9 +452,9 @@ def _call_as_written(call: Any, tool_calls: Sequence[Mapping[str, Any]]) -> Any:
     if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
         return call
     given = _parsed(function["arguments"])
-    for one in reversed(tool_calls):
-        theirs = one["function"]
-        if one.get("id") == call.get("id") and theirs["name"] == function.get("name"):
+    for tool_call in reversed(tool_calls):
+        theirs = tool_call["function"]
+        if tool_call.get("id") == call.get("id") and theirs["name"] == function.get("name"):
             text = theirs.get("arguments") or ""
             if text == function["arguments"]:
                 return call
@@ -488,11 +488,11 @@ class GatewayApp:
         if scope["type"] != "http":
             return
         http_request = HttpRequest(scope, receive)
-        found = PATH.fullmatch(scope["path"])
-        what = "" if found is None else found["what"]
+        match = PATH.fullmatch(scope["path"])
+        what = "" if match is None else match["what"]
         dialect = DIALECTS.get(what, DIALECTS["chat/completions"])
         try:
-            entry = None if found is None else self._register.find(found["token"])
+            entry = None if match is None else self._register.find(match["token"])
             if entry is None:
                 raise HTTPException(404, "there is nothing at this address; use ctx.base_url as it is")
             response = await self._respond(entry, what, http_request)

@@ -33,10 +33,10 @@ def address_of(http_request: HttpRequest) -> str:
     """The caller's address, whole or, of IPv6, its network: who has one address there has 2^64 of them."""
     host = http_request.client.host if http_request.client is not None else "?"
     try:
-        found = ipaddress.ip_address(host.partition("%")[0])
+        address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return host
-    return host if found.version == 4 else str(ipaddress.ip_network((found, 64), strict=False).network_address)
+    return host if address.version == 4 else str(ipaddress.ip_network((address, 64), strict=False).network_address)
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -65,12 +65,12 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._since = self.loop.time()
         if len(self.connections) > self.most_connections:
-            others = [one for one in self._all() if one is not self]
-            waiting = [one for one in others if one.is_waiting or one.cycle.more_body]
+            others = [protocol for protocol in self._all() if protocol is not self]
+            waiting = [protocol for protocol in others if protocol.is_waiting or protocol.cycle.more_body]
             if not waiting:
                 self.refuse(503)
                 return
-            min(waiting, key=lambda one: (not one.is_waiting, one._since))._let_go()
+            min(waiting, key=lambda protocol: (not protocol.is_waiting, protocol._since))._let_go()
         self._expect()
 
     @property
@@ -80,8 +80,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _all(self) -> list[LimitedProtocol]:
         """The open connections of this server."""
-        found = [one for one in self.connections if isinstance(one, LimitedProtocol)]
-        return [one for one in found if not one.transport.is_closing()]
+        protocols = [connection for connection in self.connections if isinstance(connection, LimitedProtocol)]
+        return [protocol for protocol in protocols if not protocol.transport.is_closing()]
 
     def data_received(self, data: bytes) -> None:
         start = 0
@@ -101,8 +101,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _limit_heads(self) -> None:
         every = self._all()
-        if sum(one._head for one in every) > ALL_HEADS:
-            max(every, key=lambda one: one._head)._let_go()
+        if sum(protocol._head for protocol in every) > ALL_HEADS:
+            max(every, key=lambda protocol: protocol._head)._let_go()
 
     def _let_go(self) -> None:
         """Hangs up and forgets at once what came: the loop reads from many others before it ends this connection."""
@@ -158,24 +158,24 @@ class LimitedProtocol(HttpToolsProtocol):
     def _limit_bodies(self) -> None:
         """The loop reads from many before any of their requests is looked at, also from those that are refused."""
         every, server = self._all(), type(self)
-        server._arrived = sum(one._untaken for one in every)
+        server._arrived = sum(protocol._untaken for protocol in every)
         if server._arrived > ALL_BODIES:
             self.flow.pause_reading()
             if not server._is_full:
                 server._is_full = True
-                for one in every:
-                    one.flow.pause_reading()
+                for protocol in every:
+                    protocol.flow.pause_reading()
                 self.loop.call_later(LOOK_S, self._go_on)
 
     def _go_on(self) -> None:
         every = self._all()
-        if sum(one._untaken for one in every) > ALL_BODIES:
+        if sum(protocol._untaken for protocol in every) > ALL_BODIES:
             self.loop.call_later(LOOK_S, self._go_on)
             return
         type(self)._is_full = False
-        for one in every:
-            if one._untaken <= HIGH_WATER_LIMIT and not one.pipeline:
-                one.flow.resume_reading()
+        for protocol in every:
+            if protocol._untaken <= HIGH_WATER_LIMIT and not protocol.pipeline:
+                protocol.flow.resume_reading()
 
     def on_message_complete(self) -> None:
         self._has_moved, self._is_body = True, False

@@ -227,8 +227,8 @@ def described(
         return Response(text, media_type=JSON)
 
     gives = {200: ("this document", {JSON: {"type": "object"}}), **refusals(401, 403, 429)}
-    told = ApiOperation(name="openapi", says="What can be asked here, and how", gives=gives)
-    every = [*routes, ApiRoute(PATH, read, told)]
+    operation = ApiOperation(name="openapi", says="What can be asked here, and how", gives=gives)
+    every = [*routes, ApiRoute(PATH, read, operation)]
     text = orjson.dumps(document(title, says, every, has_token=has_token))
     return every
 
@@ -239,35 +239,35 @@ def document(title: str, says: str, routes: Iterable[BaseRoute], *, has_token: b
         if isinstance(route, ApiRoute):
             path = PARAMETER.sub(r"{\1}", route.path)
             paths.setdefault(path, {})[route.method.lower()] = _operation(route, has_token)
-    told: dict[str, Any] = {
+    payload: dict[str, Any] = {
         "openapi": OPENAPI,
         "info": {"title": title, "description": says, "version": version("holdfast")},
         "paths": paths,
     }
     if has_token:
-        told["components"] = {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
-        told["security"] = [{"token": []}]
-    return told
+        payload["components"] = {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
+        payload["security"] = [{"token": []}]
+    return payload
 
 
 def _operation(place: ApiRoute, has_token: bool) -> dict[str, Any]:
-    told = place.operation
+    api_operation = place.operation
     named = [_parameter(name, kind) for name, kind in PARAMETER.findall(place.path)]
     operation: dict[str, Any] = {
-        "operationId": told.name if not named else f"{told.name}_of_attempt",
-        "summary": told.says,
+        "operationId": api_operation.name if not named else f"{api_operation.name}_of_attempt",
+        "summary": api_operation.says,
         "responses": {
             str(status): {"description": words, "content": _content(media)}
-            for status, (words, media) in told.gives.items()
+            for status, (words, media) in api_operation.gives.items()
         },
     }
     # An attempt in the path is not also in a header.
-    parameters = [*named, *(one for one in told.headers if not named or not one.get("required"))]
+    parameters = [*named, *(header for header in api_operation.headers if not named or not header.get("required"))]
     if parameters:
         operation["parameters"] = parameters
-    if told.takes:
-        operation["requestBody"] = {"required": True, "content": _content(told.takes)}
-    if has_token and told.is_open:
+    if api_operation.takes:
+        operation["requestBody"] = {"required": True, "content": _content(api_operation.takes)}
+    if has_token and api_operation.is_open:
         operation["security"] = []
     return operation
 

@@ -264,9 +264,9 @@ class Pool:
         if not features.turn_rewards:
             return outcome
         if self._is_captured:  # numbered apart from what the agent recorded: only their times say what came first
-            stored = [one for one in self.store.traces.spans(claim.attempt.token) if one.model is not None]
-            ordered = sorted((*spans, *stored), key=lambda one: one.started_at)
-            spans = [replace(one, seq=place, parent=None) for place, one in enumerate(ordered, 1)]
+            stored = [span for span in self.store.traces.spans(claim.attempt.token) if span.model is not None]
+            ordered = sorted((*spans, *stored), key=lambda span: span.started_at)
+            spans = [replace(span, seq=place, parent=None) for place, span in enumerate(ordered, 1)]
         measure = scored_without(self._turns, features)
         signals = measure(claim.rollout.input, outcome.output, spans, outcome.signals)
         return replace(outcome, signals=tuple(signals))

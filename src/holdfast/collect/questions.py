@@ -16,8 +16,8 @@ from holdfast.contracts.trace import Span
 
 
 def prompt_of(task: Any, where: str = "task") -> str:
-    found = task_of(task)
-    asked = found.input if isinstance(found, TaskItem) else found
+    item = task_of(task)
+    asked = item.input if isinstance(item, TaskItem) else item
     prompt = asked if isinstance(asked, str) else asked.get("prompt") if isinstance(asked, dict) else None
     if not isinstance(prompt, str) or not prompt.strip():
         raise BadInput(where, why="has no prompt", remedy='give a string, or an object with a "prompt" string')

@@ -103,9 +103,9 @@ class TaskReport:
         if self.split_families:
             found.append(f"Families in both splits: {_some(self.split_families)}.")
         if self.duplicates:
-            pairs = _some_pairs([(one.dropped[0], one.kept) for one in self.duplicates])
+            pairs = _some_pairs([(duplicate.dropped[0], duplicate.kept) for duplicate in self.duplicates])
             found.append(f"Dropped {self.dropped} duplicates (the first is kept): {pairs}.")
-        if wrong := [one.kept for one in self.duplicates if one.contradicts]:
+        if wrong := [duplicate.kept for duplicate in self.duplicates if duplicate.contradicts]:
             found.append(f"Duplicates with another expected answer than the one kept: {_some(wrong)}.")
         if self.without_expected:
             of = f"{len(self.without_expected)} of {self.train + self.held_out}"

@@ -400,9 +400,14 @@ class BudgetTracker:
             action, change = monitor(self.budget, new, now=self._clock(), **how)
             self._keep(change)
         budget = change.budget
-        told = {"granted": granted, "used": used, "mode": None if mode is None else mode.value, "action": action.value}
-        told |= {"cut": True} if is_cut else {}
-        return {**told, "tier": budget.tier.value, "left": budget.left, "overspent": max(0, new - granted)}
+        payload = {
+            "granted": granted,
+            "used": used,
+            "mode": None if mode is None else mode.value,
+            "action": action.value,
+        }
+        payload |= {"cut": True} if is_cut else {}
+        return {**payload, "tier": budget.tier.value, "left": budget.left, "overspent": max(0, new - granted)}
 
     def escalate(self, trigger: Trigger | str, confidence: float | None = None) -> BudgetAction:
         """More tokens because a check failed or only a part is right; a refusal is recorded with its reason."""
@@ -419,8 +424,8 @@ class BudgetTracker:
 
     def _allocate(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> ThinkingBudget:
         traits = traits_of(self._task, messages, tools)
-        found = assess(traits) if self._allocation is None else self._allocation(traits, self._attempt)
-        return self._keep(allocate(self._attempt, found, now=self._clock(), scale=self._scale))
+        assessment = assess(traits) if self._allocation is None else self._allocation(traits, self._attempt)
+        return self._keep(allocate(self._attempt, assessment, now=self._clock(), scale=self._scale))
 
     def _keep(self, change: BudgetChange) -> ThinkingBudget:
         self._record(change)  # first: if this fails, the budget has not changed
@@ -512,15 +517,15 @@ async def _forced(ask: Ask, messages: Messages, sampling: Mapping[str, Any], lim
     first = await ask(messages, _of_length(sampling, limit))
     if first.finish_reason != "length":
         return first
-    thought, said, is_open = _parts(first.response)
+    thought, message, is_open = _parts(first.response)
     if first.response.get("tool_calls"):  # half a call cannot be continued: it is sampled again after the same thought
-        said, is_open = "", False
-    begun = f"{OPEN}{thought}{CLOSE}{said}" if thought else said
+        message, is_open = "", False
+    begun = f"{OPEN}{thought}{CLOSE}{message}" if thought else message
     if not begun:
         return await ask(messages, sampling)  # nothing that could be continued
     left = None if whole is None else max(1, whole - (first.completion_tokens or limit))
     second = await ask(_begun(messages, begun), {**_of_length(sampling, left), **CONTINUED})
-    return _joined(messages, first, second, thought, said, is_open)
+    return _joined(messages, first, second, thought, message, is_open)
 
 
 CONTINUED: Mapping[str, Any] = {"continue_final_message": True, "add_generation_prompt": False}
@@ -538,12 +543,12 @@ def _of_length(sampling: Mapping[str, Any], length: int | None) -> dict[str, Any
 
 def _parts(message: Mapping[str, Any]) -> tuple[str, str, bool]:
     """The thought, the text after it, and whether the answer stopped inside the thought."""
-    thought, said = str(message.get("reasoning_content") or message.get("reasoning") or ""), message.get("content")
-    said = str(said or "")
-    if not thought and said.lstrip().startswith(OPEN.strip()):
-        thought, closed, said = said.lstrip().removeprefix(OPEN.strip()).partition(CLOSE.strip())
-        return thought.strip("\n"), said.lstrip("\n"), not closed
-    return thought.strip("\n"), said, bool(thought) and not said
+    thought, text = str(message.get("reasoning_content") or message.get("reasoning") or ""), message.get("content")
+    text = str(text or "")
+    if not thought and text.lstrip().startswith(OPEN.strip()):
+        thought, closed, text = text.lstrip().removeprefix(OPEN.strip()).partition(CLOSE.strip())
+        return thought.strip("\n"), text.lstrip("\n"), not closed
+    return thought.strip("\n"), text, bool(thought) and not text
 
 
 def _joined(
@@ -566,7 +571,7 @@ def _joined(
     counts = (first.completion_tokens, second.completion_tokens)
     call = replace(
         second,
-        messages=tuple(dict(one) for one in messages),
+        messages=tuple(dict(message) for message in messages),
         response=message,
         prompt_tokens=first.prompt_tokens,
         completion_tokens=None if None in counts else sum(filter(None, counts)),

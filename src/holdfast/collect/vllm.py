@@ -264,7 +264,7 @@ class VllmEngine:
             return one.calls + (SWITCH if weights.is_whole and one.turns.held != weights.name else 0)
 
         with self._lock:
-            able = [one for one in self.servers if one.url not in tired] or self.servers
+            able = [server for server in self.servers if server.url not in tired] or self.servers
             server = min(able, key=load)
             server.calls += 1
             return server
@@ -501,12 +501,12 @@ async def _replace(server: VllmServer, weights: _Weights) -> None:
 
 def _named(folder: Path) -> str:
     """A name for the bytes of a folder's files."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for file in sorted(folder.iterdir()):
         if file.is_file():
             with file.open("rb") as opened:
-                found.update(file.name.encode() + b"\0" + hashlib.file_digest(opened, "sha256").digest())
-    return f"holdfast-{found.hexdigest()[:24]}"
+                digest.update(file.name.encode() + b"\0" + hashlib.file_digest(opened, "sha256").digest())
+    return f"holdfast-{digest.hexdigest()[:24]}"
 
 
 def _is_changed(sampling: Sampling) -> bool:

@@ -214,8 +214,8 @@ def check_algorithm(
     `context(line, work)` gives what it is told of this work with; each line of its two lines of steps has a folder of
     its own. One line is made by one object; in the other every step is another process's, which knows the record only.
     """
-    one = make()
-    whole = _line(lambda: one, base, tasks, partial(context, "whole"), most)
+    algorithm = make()
+    whole = _line(lambda: algorithm, base, tasks, partial(context, "whole"), most)
     broken = _line(make, base, tasks, partial(context, "broken"), most)
     require(len(whole) > 1, "it asks for nothing: nothing was checked")
     for number, (at, resumed) in enumerate(zip(whole, broken, strict=False)):
@@ -250,7 +250,7 @@ def _line(
         require(not twice, f"step {state.step}: asks for work under a name that is taken")
         names.update(asked)
         given = algorithm.ask(state, tasks)
-        segment = next((one for one in given if isinstance(one, Segment)), None)
+        segment = next((segment for segment in given if isinstance(segment, Segment)), None)
         batch = Batch(run="kit", step=f"{state.step}", count=len(given), segment=segment)
         told = algorithm.tell(state, batch, context(given))
         is_next = (told.step, told.base.version) == (state.step + 1, state.base.version)

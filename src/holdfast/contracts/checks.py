@@ -64,7 +64,7 @@ def check_reward(score: Score, cases: Sequence[KnownCase], share: Share, *, outc
             where = f"{case.name}: the cheat {answer.name!r}"
             require((breakdown.total or 0.0) <= 0.0, f"{where} earns {breakdown.total:g}")
             require(share(breakdown, gold) == 0.0, f"{where} has a share of {share(breakdown, gold):g}")
-            is_gated = any(one.name == GATED and one.value > 0.0 for one in breakdown.signals)
+            is_gated = any(signal.name == GATED and signal.value > 0.0 for signal in breakdown.signals)
             has_passed = _outcome(breakdown, outcome, case, answer) != 0.0
             require(is_gated or not has_passed, f"{where} passes {outcome}, and no guard says that it is gated")
 
@@ -76,13 +76,13 @@ def _breakdown(score: Score, case: KnownCase, answer: KnownAnswer) -> RewardBrea
     require((case.task, answer.output, answer.spans) == before, f"{where}: the scorer changed what it was given")
     require(breakdown == again, f"{where}: the scorer says something else each time")
     require(bool(breakdown.signals), f"{where}: nothing was measured")
-    recomputed = fsum(one.value * one.weight for one in breakdown.signals)
+    recomputed = fsum(signal.value * signal.weight for signal in breakdown.signals)
     require(isclose(breakdown.total or 0.0, recomputed, abs_tol=1e-9), f"{where}: the total cannot be computed again")
     return breakdown
 
 
 def _outcome(breakdown: RewardBreakdown, name: str, case: KnownCase, answer: KnownAnswer) -> float:
-    found = [one.value for one in breakdown.signals if one.name == name]
+    found = [signal.value for signal in breakdown.signals if signal.name == name]
     require(len(found) == 1, f"{case.name}: {answer.name!r} has {len(found)} signals called {name}, not one")
     require(found[0] in (0.0, 1.0), f"{case.name}: {name} of {answer.name!r} is {found[0]:g}, neither 0 nor 1")
     return found[0]

@@ -57,13 +57,13 @@ def check_engine(
     alone = {}
     for policy in policies:
         engine = make()
-        said = asyncio.run(_ask(_opened(engine, policy), messages, sampling))
-        require(said.messages == tuple(messages), f"{policy.version}: the call has other messages than were asked")
+        call = asyncio.run(_ask(_opened(engine, policy), messages, sampling))
+        require(call.messages == tuple(messages), f"{policy.version}: the call has other messages than were asked")
         require(
-            policy.kind != "weights" or said.model == policy.version,
-            f"{policy.version}: its calls are recorded as those of {said.model}",
+            policy.kind != "weights" or call.model == policy.version,
+            f"{policy.version}: its calls are recorded as those of {call.model}",
         )
-        alone[policy.version] = _said(said)
+        alone[policy.version] = _said(call)
         engine.close()
         engine.close()
     require(len(set(alone.values())) == len(names), "two versions say the same: what is mixed up would not be seen")
@@ -71,10 +71,10 @@ def check_engine(
     try:
         opened = [_opened(engine, policy) for policy in policies]
         for name, complete in (*zip(names, opened, strict=True), *zip(names, opened, strict=True)):
-            told = _said(asyncio.run(_ask(complete, messages, sampling)))
-            require(told == alone[name], f"{name}: is answered by another version once others are open")
-        for name, told in zip(names * 4, asyncio.run(_ask_all(opened * 4, messages, sampling)), strict=True):
-            require(told == alone[name], f"{name}: is answered otherwise while others are asked")
+            message = _said(asyncio.run(_ask(complete, messages, sampling)))
+            require(message == alone[name], f"{name}: is answered by another version once others are open")
+        for name, message in zip(names * 4, asyncio.run(_ask_all(opened * 4, messages, sampling)), strict=True):
+            require(message == alone[name], f"{name}: is answered otherwise while others are asked")
     finally:
         engine.close()
 
@@ -93,7 +93,7 @@ async def _ask(complete: Complete, messages: Sequence[Mapping[str, Any]], sampli
 async def _ask_all(
     opened: Sequence[Complete], messages: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any]
 ) -> list[str]:
-    return [_said(call) for call in await asyncio.gather(*(_ask(one, messages, sampling) for one in opened))]
+    return [_said(call) for call in await asyncio.gather(*(_ask(complete, messages, sampling) for complete in opened))]
 
 
 def _said(call: ModelCall) -> str:

@@ -315,7 +315,7 @@ def trajectory(
         raise BadRecord(f"{where}: ended = {ended!r}", why="must be 'terminated' or 'truncated'")
     ordered, measured = _in_order(spans), tuple(signals)
     cut = _cut(ordered, SpanKind.MODEL) or _cut(ordered, SpanKind.TOOL)
-    counted = [one for one in measured if channels is None or one.name in channels]
+    counted = [term for term in measured if channels is None or term.name in channels]
     if not cut:
         why = f"has no decision among its {len(ordered)} spans"
         raise BadRecord(where, why=why, remedy="record model or tool calls")

@@ -86,7 +86,7 @@ def unit_of(task: Any) -> str:
     are paid by the same rules."""
     if isinstance(task, Mapping):
         parts = [one for one in (task, task.get("input"), task.get("metadata")) if isinstance(one, Mapping)]
-        for given in (*(one.get("user") for one in parts), task.get("id")):
+        for given in (*(part.get("user") for part in parts), task.get("id")):
             if isinstance(given, str | int) and str(given).strip():
                 return str(given)
     text = json.dumps(task, sort_keys=True, default=str, ensure_ascii=True)

@@ -25,7 +25,7 @@ def folded(text: str, indent: str = "", hanging: str = "", width: int = WIDTH) -
     """A text in lines of 80 columns, all but the first with `hanging` more before them; paths, codes and commands stay
     whole."""
     wrapper = TextWrapper(width, indent, indent + hanging, break_long_words=False, break_on_hyphens=False)
-    joined = WHOLE.sub(lambda found: found.group().replace(" ", JOINED), text)
+    joined = WHOLE.sub(lambda match: match.group().replace(" ", JOINED), text)
     return [line.replace(JOINED, " ") for line in wrapper.wrap(joined)]
 
 

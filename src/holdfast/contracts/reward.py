@@ -129,7 +129,7 @@ def is_own(signal: RewardTerm) -> bool:
 
 def check_in(signals: Iterable[RewardTerm]) -> RewardTerm | None:
     """The signal that says whether the attempt was right; None: nobody checked it. An agent's own word is no check."""
-    measured = {one.name: one for one in signals if not is_own(one)}
+    measured = {signal.name: signal for signal in signals if not is_own(signal)}
     return next((measured[name] for name in CHECKED if name in measured), None)
 
 

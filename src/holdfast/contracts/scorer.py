@@ -151,16 +151,19 @@ def check_scorers(
     suite, never an answer); `asks_model` and `is_group` (not tried: it costs money, or needs a whole group)."""
     step = max(1.0, len(tasks) / MOST_TASKS)
     sample = [tasks[int(place * step)] for place in range(min(len(tasks), MOST_TASKS))]
-    found = [finding for one in scorers for finding in _Trial(one, sample).findings()]
-    return (*found, *(finding for one in safety for finding in _Trial(one, sample, is_safety=True).findings()))
+    findings = [finding for scorer in scorers for finding in _Trial(scorer, sample).findings()]
+    return (
+        *findings,
+        *(finding for function in safety for finding in _Trial(function, sample, is_safety=True).findings()),
+    )
 
 
 def refuse_blocking(findings: Iterable[ScorerFinding]) -> None:
     """BadInput for the first finding that blocks."""
-    for one in findings:
-        if one.blocks:
-            why = f"{one.text} ({'; '.join(one.examples)})" if one.examples else one.text
-            raise BadInput(f"scorer {one.scorer}", why=why, remedy=one.remedy)
+    for finding in findings:
+        if finding.blocks:
+            why = f"{finding.text} ({'; '.join(finding.examples)})" if finding.examples else finding.text
+            raise BadInput(f"scorer {finding.scorer}", why=why, remedy=finding.remedy)
 
 
 TEXTS: Mapping[Check, tuple[str, str]] = {  # what is said where it fails, and the remedy
@@ -243,7 +246,7 @@ class _Trial:
     def _is_unfair(self) -> bool:
         """Whether failing all gold answers may be the answers' fault."""
         golds = [expected_of(task) for task in self.tasks]
-        return self.takes_trace or all(isinstance(one, Mapping | list | tuple) for one in golds if one is not None)
+        return self.takes_trace or all(isinstance(gold, Mapping | list | tuple) for gold in golds if gold is not None)
 
     def _told(self, check: Check, blocks: bool, text: str, examples: Sequence[str], remedy: str = "") -> ScorerFinding:
         return ScorerFinding(
@@ -282,7 +285,7 @@ class _Trial:
     def _gold(self, task: Any, golds: Sequence[Any], label: str) -> int:
         """Which form of the gold answer the scorer pays most."""
         given = [self._ask(task, gold, label, counts=False) for gold in golds]
-        worth = [one.value if isinstance(one, Reward) else None for one in given]
+        worth = [reward.value if isinstance(reward, Reward) else None for reward in given]
         known = [value for value in worth if value is not None]
         if not known:  # all forms raise, or nothing is measured: the tries that count will tell
             return 0

@@ -550,15 +550,15 @@ class OptimizeSettings(BaseModel):
     def record(self) -> dict[str, Any]:
         """As JSON-ready data in the file's own spelling; runs of older versions are known by what they kept of it, so
         that later keys are left out where they have their defaults."""
-        told = self.model_dump(mode="json", by_alias=True)
+        payload = self.model_dump(mode="json", by_alias=True)
         for path, block in LATER.items():
             *outer, key = path.split(".")
-            place: Any = told
+            place: Any = payload
             for name in outer:
                 place = place.get(name) if isinstance(place, dict) else None
             if isinstance(place, dict) and place.get(key) == block:
                 del place[key]
-        return told
+        return payload
 
     @model_validator(mode="before")
     @classmethod
@@ -668,8 +668,8 @@ def _beside(settings: OptimizeSettings, folder: Path) -> OptimizeSettings:
 
     def function(reference: str) -> str:
         file, _, name = reference.rpartition(":")
-        found = (folder / file).resolve()
-        return f"{found}:{name}" if file.endswith(".py") and found.is_file() else reference
+        path = (folder / file).resolve()
+        return f"{path}:{name}" if file.endswith(".py") and path.is_file() else reference
 
     moved: dict[str, Any] = {}
     if settings.tasks is not None:
@@ -677,9 +677,9 @@ def _beside(settings: OptimizeSettings, folder: Path) -> OptimizeSettings:
     if settings.agent is not None:
         moved["agent"] = function(settings.agent)
     if settings.scorers is not None:
-        moved["scorers"] = tuple({**one, "scorer": function(one["scorer"])} for one in settings.scorers)
+        moved["scorers"] = tuple({**scorer, "scorer": function(scorer["scorer"])} for scorer in settings.scorers)
     if settings.prompt_search is not None and settings.prompt_search.proposers is not None:
-        own = tuple(function(one) for one in settings.prompt_search.proposers)
+        own = tuple(function(proposer) for proposer in settings.prompt_search.proposers)
         moved["prompt_search"] = settings.prompt_search.model_copy(update={"proposers": own})
     return settings.model_copy(update=moved)
 

@@ -39,7 +39,7 @@ def visible(text: str) -> str:
 def normalise(text: str) -> str:
     """The words and symbols of a text: NFKC, without case, invisible characters, punctuation and extra spaces."""
     shown = text if text.isascii() else normalize("NFKC", visible(text).casefold())
-    shown = _OPERATOR.sub(lambda found: found[1].translate(_HELD), " ".join(shown.casefold().split()))
+    shown = _OPERATOR.sub(lambda match: match[1].translate(_HELD), " ".join(shown.casefold().split()))
     return " ".join(word for word in _WORD.findall(shown) if word[0].isalnum() or category(word)[0] in "SM")
 
 

@@ -40,8 +40,8 @@ def bound(messages: Any, sampling: Mapping[str, Any]) -> Taken:
     text = json.dumps([messages, asked], ensure_ascii=False, default=str)
     others = sum(
         part.get("type") not in ("text", None)
-        for one in messages
-        for part in (one.get("content") if isinstance(one.get("content"), list) else ())
+        for message in messages
+        for part in (message.get("content") if isinstance(message.get("content"), list) else ())
         if isinstance(part, Mapping)
     )
     read = len(text.encode(errors="replace")) + (WITH_TOOLS if sampling.get("tools") else TEMPLATE)
@@ -118,8 +118,8 @@ class SpendLimit:
                     self.spent[name] += taken[name]
 
     def refuse(self, why: str, remedy: str) -> OutOfBudget:
-        told = ", ".join(f"{name} = {limit:,.6g}" for name, limit in self.limits.items())
-        refusal = OutOfBudget(f"budget: {told}", why=why, remedy=remedy)
+        message = ", ".join(f"{name} = {limit:,.6g}" for name, limit in self.limits.items())
+        refusal = OutOfBudget(f"budget: {message}", why=why, remedy=remedy)
         self.refusal = self.refusal or refusal
         return refusal
 

@@ -103,17 +103,17 @@ class ToolCall:
 def tool_call_in(message: Mapping[str, Any], function: Mapping[str, Any]) -> ToolCall:
     """A tool result; it is an error where it begins with "error", or is a JSON object that names one."""
     content = message.get("content")
-    given, said = _read_json(content), None
+    given, text = _read_json(content), None
     if isinstance(given, Mapping) and given.get("error"):
-        said = str(given["error"])
+        text = str(given["error"])
     elif isinstance(content, str) and re.match(r"error\b", content, re.IGNORECASE):
-        said = content
+        text = content
     arguments = _read_json(function.get("arguments"))
     return ToolCall(
         tool=str(function.get("name") or message.get("name") or "tool"),
         arguments=arguments if isinstance(arguments, dict) else {} if arguments is None else {"arguments": arguments},
-        result=content if said is None else None,
-        error=said,
+        result=content if text is None else None,
+        error=text,
         call_id=str(message["tool_call_id"]) if message.get("tool_call_id") else None,
     )
 

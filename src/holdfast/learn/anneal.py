@@ -61,7 +61,7 @@ class AnnealState:
         return 0.0 if self.place < 0 else plan.shares[self.place]
 
     def plain(self, plan: AnnealPlan) -> dict[str, Any]:
-        windows = [asdict(one) | {"kpis": dict(one.kpis)} for one in self.windows]
+        windows = [asdict(window) | {"kpis": dict(window.kpis)} for window in self.windows]
         return {"share": self.share(plan), "returns": self.returns, "windows": windows}
 
 
@@ -96,8 +96,8 @@ def advance(
         if greens >= (2 if returns else 1):
             is_over = place + 1 == len(plan.shares)
             action, place, greens = ("done", place, greens) if is_over else ("advance", place + 1, 0)
-    told = AnnealWindow(share=share, kpis=dict(kpis), worst=worst, loss=loss, action=action)
-    windows = (*state.windows, told)
+    window = AnnealWindow(share=share, kpis=dict(kpis), worst=worst, loss=loss, action=action)
+    windows = (*state.windows, window)
     return replace(state, place=place, greens=greens, returns=returns, is_over=is_over, windows=windows)
 
 

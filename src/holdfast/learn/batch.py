@@ -70,8 +70,10 @@ class Thread:
         hidden = min((at for at in (self.scrubbed, *_first(call)) if at is not None), default=None)
         if hidden is not None and place >= hidden:
             return Break.SCRUBBED
-        for _, start, one in self.pieces:
-            end = start + len(one.completion_ids or ()) - (one.finish_reason != "length")  # its last id is a mark
+        for _, start, model_call in self.pieces:
+            end = (
+                start + len(model_call.completion_ids or ()) - (model_call.finish_reason != "length")
+            )  # its last id is a mark
             if start < place < end:
                 return Break.RETOKENISED
         return Break.TEMPLATE
@@ -375,8 +377,8 @@ def read(experience: Experience, intake: SampleFilter) -> SamplesOrReason:
     )
     threads, breaks = _threads(trained)
     samples = [_sample(thread, experience, rules, unfit, is_sampled=intake.is_sampled) for thread in threads]
-    short = [one for one in samples if intake.max_tokens is None or len(one.ids) <= intake.max_tokens]
-    kept = tuple(one for one in short if one.action_mask[1:].any())
+    short = [sample for sample in samples if intake.max_tokens is None or len(sample.ids) <= intake.max_tokens]
+    kept = tuple(sample for sample in short if sample.action_mask[1:].any())
     if kept:
         left_out, others = Counter(unfit.values()), len(calls) - len(trained)
         left_out[SkipReason.OTHER_MODEL if intake.train_on is None else SkipReason.NOT_CHOSEN] += others
@@ -393,7 +395,7 @@ def _threads(calls: Mapping[int, ModelCall]) -> tuple[list[Thread], Counter[Brea
     threads: list[Thread] = []
     breaks: Counter[Break] = Counter()
     for turn, call in calls.items():
-        thread = next((one for one in reversed(threads) if one.leads_to(call)), None)
+        thread = next((thread for thread in reversed(threads) if thread.leads_to(call)), None)
         if thread is None:
             if (kind := broken(call, threads)) is not None:
                 breaks[kind] += 1

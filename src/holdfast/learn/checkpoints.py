@@ -218,7 +218,7 @@ def _is_being_written(folder: Path, owner: str) -> bool:
     if place in ("", place_of_processes()):
         return bool(pid) and is_alive(int(pid))
     with suppress(OSError):
-        return time.time() - max(one.stat().st_mtime for one in (folder, *folder.iterdir())) < ABANDONED_S
+        return time.time() - max(path.stat().st_mtime for path in (folder, *folder.iterdir())) < ABANDONED_S
     return False
 
 
@@ -226,4 +226,4 @@ def _folders(ctx: LearnContext, mark: str) -> list[tuple[Path, int, str]]:
     """The folders of this run's checkpoints with step and owner; `mark` is the prefix of unfinished ones."""
     name = re.compile(rf"{re.escape(mark + ctx.run)}-(\d+)(?:-[0-9a-f]+)?(?:\.(\d{{1,9}}(?:-[0-9a-f]{{6}})?))?")
     tried = ((folder, name.fullmatch(folder.name)) for folder in (ctx.folder / FOLDER).glob("*"))
-    return [(folder, int(found[1]), found[2] or "") for folder, found in tried if found]
+    return [(folder, int(match[1]), match[2] or "") for folder, match in tried if match]

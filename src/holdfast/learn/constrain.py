@@ -117,8 +117,8 @@ def cost_of(attempt: Experience | Trajectory, name: str) -> float | None:
 
 def mean_cost(experiences: Iterable[Experience], intake: SampleFilter, name: str) -> float:
     """J_c over all attempts of the policy that learns, including those that give no gradient."""
-    of_policy = [one for one in experiences if refusal(one, intake) is None]
-    costs = [cost for one in of_policy if (cost := cost_of(one, name)) is not None]
+    of_policy = [experience for experience in experiences if refusal(experience, intake) is None]
+    costs = [cost for experience in of_policy if (cost := cost_of(experience, name)) is not None]
     if of_policy and not costs:
         remedy = f"score it, or name one of {', '.join(_names(of_policy)) or 'none'}"
         raise BadInput(f"constraint.cost = {name}", why="no attempt has a signal of that name", remedy=remedy)
@@ -155,14 +155,14 @@ def turn_costs(attempts: Sequence[Experience | Trajectory], name: str, *, gamma:
     The mean takes a critic's place: a critic of costs that begins anew with every batch, as the turns' does, says 0 of
     everything. What is of the whole attempt was paid by its last turn."""
     parts = []
-    for one in attempts:
-        spent = np.zeros(one.turn_count)
-        for signal in one.signals:
+    for attempt in attempts:
+        spent = np.zeros(attempt.turn_count)
+        for signal in attempt.signals:
             if signal.name == name and (signal.turn is None or signal.turn < len(spent)):
                 spent[-1 if signal.turn is None else signal.turn] += signal.value
         for place in range(len(spent) - 2, -1, -1):
             spent[place] += gamma * spent[place + 1]
-        parts.append(spent if cost_of(one, name) is not None else np.full(len(spent), np.nan))
+        parts.append(spent if cost_of(attempt, name) is not None else np.full(len(spent), np.nan))
     flat = np.concatenate(parts) if parts else np.zeros(0)
     index = np.concatenate([np.arange(len(part)) for part in parts]) if parts else np.zeros(0, np.int64)
     known = ~np.isnan(flat)
@@ -172,4 +172,4 @@ def turn_costs(attempts: Sequence[Experience | Trajectory], name: str, *, gamma:
 
 
 def _names(experiences: Iterable[Experience]) -> list[str]:
-    return sorted({signal.name for one in experiences for signal in one.signals})
+    return sorted({signal.name for experience in experiences for signal in experience.signals})

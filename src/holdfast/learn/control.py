@@ -140,9 +140,9 @@ class EnvPPO:
     def _learn(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
         began, phase = time.perf_counter(), f"{PHASE} {state.iteration + 1}"
         assert batch.segment is not None
-        told: dict[str, Any] = {"phase": phase, "iteration": state.iteration, "env": self.env, "rollouts": 0}
+        payload: dict[str, Any] = {"phase": phase, "iteration": state.iteration, "env": self.env, "rollouts": 0}
         if not ctx.features.learning:
-            return state.next(metrics={**told, "skipped": SWITCHED_OFF})
+            return state.next(metrics={**payload, "skipped": SWITCHED_OFF})
         ppo = self._ppo(state, phase, ctx)
         updates = []
         for _ in range(batch.segment.steps // (self.dials.steps * self.envs)):
@@ -153,20 +153,20 @@ class EnvPPO:
         is_moved = state.candidate is not None or any(update.restored is None for update in updates)
         self.session.at = (saved, phase)
         if is_moved:
-            told["checkpoint"] = saved.checkpoint
+            payload["checkpoint"] = saved.checkpoint
         spent = round(time.perf_counter() - began - ctx.held_s, 3)  # a pause is nobody's learning
-        told |= {
+        payload |= {
             "reward": last.mean_return,
             "env_seed": batch.segment.seed,
             "env_steps": last.step,
             "episodes_played": last.episodes,
             "update": _plain(updates),
-            "quality": [encode(one) for one in self._audit(batch.segment, updates)],
+            "quality": [encode(finding) for finding in self._audit(batch.segment, updates)],
             "learning_s": spent,
         }
         learning_s = round(float(state.data.get("learning_s", 0.0)) + spent, 3)
         candidate, undone = (saved, None) if is_moved else (None, saved.checkpoint)
-        return state.next(candidate=candidate, metrics=told, trainer=trainer, learning_s=learning_s, undone=undone)
+        return state.next(candidate=candidate, metrics=payload, trainer=trainer, learning_s=learning_s, undone=undone)
 
     def _ppo(self, state: AlgorithmState, phase: str, ctx: LearnContext) -> PPO:
         """The learner in memory, or after a restart the saved one. An iteration begins with a new one."""
@@ -249,9 +249,9 @@ def _restore(ppo: PPO, folder: Path, sha256: str) -> None:
 
 def _plain(updates: Sequence[Update]) -> dict[str, Any]:
     """The last update as plain JSON; `restored` is that of the last update that was undone."""
-    told = {
+    payload = {
         name: value if not isinstance(value, float) or isfinite(value) else None
         for name, value in asdict(updates[-1]).items()
     }
     undone = [update.restored for update in updates if update.restored is not None]
-    return {**told, "restored": undone[-1] if undone else None}
+    return {**payload, "restored": undone[-1] if undone else None}

@@ -58,8 +58,8 @@ class Critic(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """[N, W] -> [N, 1]"""
-        said: Tensor = self.head(_direction(states)) * self.scale.std + self.scale.mean
-        return said
+        tensor: Tensor = self.head(_direction(states)) * self.scale.std + self.scale.mean
+        return tensor
 
     def fit(self, states: Tensor, returns: NDArray[np.float32]) -> None:
         """Moves what it says of states [N, W] towards the returns [N]."""

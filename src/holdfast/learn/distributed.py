@@ -208,7 +208,7 @@ class ShardedTrainer(Trainer):
 
     def load(self, folder: Path) -> None:
         state = saved_state(folder)
-        state = replace(state, tensors={current_name(name): one for name, one in state.tensors.items()})
+        state = replace(state, tensors={current_name(name): tensor for name, tensor in state.tensors.items()})
         with self._everywhere("spread", state.notes):
             self.spread(state.notes, state.tensors)
 
@@ -332,7 +332,7 @@ def _sharded(model: nn.Module | None, device: torch.device) -> tuple[nn.Module, 
     own = _replica(model)
     root = _Root(own)
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    stacks = [one for one in own.modules() if isinstance(one, nn.ModuleList)]
+    stacks = [module for module in own.modules() if isinstance(module, nn.ModuleList)]
     for layer in max(stacks, key=len, default=()) if isinstance(own, Hub) else ():
         _summed(fully_shard(layer, mesh=mesh))
     _summed(fully_shard(root, mesh=mesh))

@@ -110,8 +110,8 @@ def recorded_pairs(
 ) -> tuple[list[Tokenised], SkippedRows]:
     """Of each task the best attempt and the worst, where they differ in reward; one pair a task."""
     groups: dict[str, list[Experience]] = defaultdict(list)
-    for one in experiences:
-        groups[one.task].append(one)
+    for experience in experiences:
+        groups[experience.task].append(experience)
     found: list[Tokenised] = []
     skipped = SkippedRows()
     for group in groups.values():
@@ -119,7 +119,7 @@ def recorded_pairs(
             template, _ends(group), least=None, longest=longest, vocabulary=vocabulary, pause_point=pause_point
         )
         skipped = skipped.and_also(left)
-        if len(made) == 2 and all(len(one.sequences) == 1 for one in made):
+        if len(made) == 2 and all(len(tokenised.sequences) == 1 for tokenised in made):
             found.append(Tokenised(sequences=[*made[0].sequences, *made[1].sequences]))
         elif not left.total:
             reason = NO_PAIR if not made else "it is more than one sequence of tokens"
@@ -129,8 +129,12 @@ def recorded_pairs(
 
 def _ends(group: list[Experience]) -> list[Experience]:
     """The best and the worst that succeeded; none where they are as good as each other."""
-    usable = [one for one in group if one.state is RolloutState.SUCCEEDED and one.split is Split.TRAIN]
-    scored = [(worth, one) for one in usable if (worth := reward(one)) is not None]
+    usable = [
+        experience
+        for experience in group
+        if experience.state is RolloutState.SUCCEEDED and experience.split is Split.TRAIN
+    ]
+    scored = [(worth, experience) for experience in usable if (worth := reward(experience)) is not None]
     best = max(scored, key=lambda pair: pair[0], default=None)
     worst = min(scored, key=lambda pair: pair[0], default=None)
     return [] if best is None or worst is None or best[0] == worst[0] else [best[1], worst[1]]

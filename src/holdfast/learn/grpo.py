@@ -135,15 +135,15 @@ def compare(
         group = Group(task=task, trajectories=tuple(reading.scored for _, reading in team))
         given = None if own is None else _own([experience for experience, _ in team], own)
         advantages = group_advantages(group, settings, intake.channels, price, given)
-        if settings.skip_zero_spread and not any(any(one.advantages) for one in advantages):
+        if settings.skip_zero_spread and not any(any(advantage.advantages) for advantage in advantages):
             skipped += 1
             reasons |= {experience.rollout: SkipReason.ZERO_SPREAD for experience, _ in team}
             continue
         batches += advantages
-        for (experience, reading), one in zip(team, advantages, strict=True):
-            if not any(one.advantages):
+        for (experience, reading), batch in zip(team, advantages, strict=True):
+            if not any(batch.advantages):
                 reasons[experience.rollout] = SkipReason.ZERO_WEIGHT
-            found += [_credited(sample, one) for sample in reading.samples]
+            found += [_credited(sample, batch) for sample in reading.samples]
     samples = pack(found) if found else None
     return GroupAdvantages(
         samples=samples,
@@ -167,7 +167,9 @@ def group_advantages(
     team = group.trajectories
     credits = _priced(_credits(team, channels, settings) if own is None else own, team, settings, price)
     is_normalised = settings.scale and own is None
-    return [advantage_batch(one, credit, is_normalised) for one, credit in zip(team, credits, strict=True)]
+    return [
+        advantage_batch(trajectory, credit, is_normalised) for trajectory, credit in zip(team, credits, strict=True)
+    ]
 
 
 def _credits(team: Sequence[Trajectory], channels: tuple[str, ...] | None, settings: Grpo) -> list[Floats]:
@@ -175,12 +177,12 @@ def _credits(team: Sequence[Trajectory], channels: tuple[str, ...] | None, setti
     if settings.terms == "normalised":
         totals = _normalised(team, channels, settings)
     else:
-        totals = np.asarray([reward(one, channels) or 0.0 for one in team], dtype=np.float64)
+        totals = np.asarray([reward(trajectory, channels) or 0.0 for trajectory in team], dtype=np.float64)
     outcomes = group_relative(totals[None], scale=settings.scale)[0]
-    lengths = np.asarray([one.turn_count for one in team])
+    lengths = np.asarray([trajectory.turn_count for trajectory in team])
     turns, mix = np.zeros(int(lengths.sum())), settings.mix
     if mix:
-        ranks = [_rank(one) for one in team]
+        ranks = [_rank(trajectory) for trajectory in team]
         turns = _turn_rewards(team, lengths, channels, settings)
         if PASSED in ranks and set(ranks) - {PASSED}:
             turns = turns + _measured(team, lengths, channels, settings)
@@ -195,7 +197,7 @@ def _own(team: Sequence[Experience], credit: Credit) -> list[Floats]:
     if len(given) != len(team) or not np.isfinite(given).all():
         why = f"gives {len(given)} numbers for {len(team)} attempts" if len(given) != len(team) else "gives no number"
         raise BadInput("advantages", why=why, remedy="return one finite number for each attempt, in their order")
-    return [np.full(len(one.calls), advantage) for one, advantage in zip(team, given, strict=True)]
+    return [np.full(len(experience.calls), advantage) for experience, advantage in zip(team, given, strict=True)]
 
 
 def _bounded(
@@ -221,9 +223,9 @@ def _bounded(
 def _rank(trajectory: Trajectory) -> int | None:
     """The rank of an attempt, from the guard's signal or the safety gate; an agent can write neither."""
     signals = trajectory.signals
-    if any(one.name == GATE and one.source == GATE_SOURCE and one.value > 0.0 for one in signals):
+    if any(signal.name == GATE and signal.source == GATE_SOURCE and signal.value > 0.0 for signal in signals):
         return VETOED
-    told = [one.value for one in signals if one.name == GATED and one.source.startswith("guard:")]
+    told = [signal.value for signal in signals if signal.name == GATED and signal.source.startswith("guard:")]
     if told:
         return _SHUT.get(told[-1])
     outcome = outcome_of(signals)
@@ -247,7 +249,7 @@ def _normalised(team: Sequence[Trajectory], channels: tuple[str, ...] | None, se
     of_outcome = weighed.pop(settings.outcome)
     weight = float(of_outcome[of_outcome > 0.0].min(initial=np.inf))  # a veto left some of them 0
     weight = weight if np.isfinite(weight) else 1.0
-    is_vetoed = np.asarray([_rank(one) == VETOED for one in team])
+    is_vetoed = np.asarray([_rank(trajectory) == VETOED for trajectory in team])
     outcomes = np.where(is_vetoed, -weight, outcomes)
     names = sorted(weighed)
     if not names:
@@ -296,7 +298,7 @@ def _measured(
     """What was measured of turn k, relative to turn k of the other attempts, and in its own unit: small differences
     stay small. Only for attempts of which some passed and some did not: what is measured says who brought the outcome
     about, and where all failed nothing is to be earned."""
-    values = np.concatenate([measured_turns(one, channels, settings.turn_term) for one in team])
+    values = np.concatenate([measured_turns(trajectory, channels, settings.turn_term) for trajectory in team])
     index = np.concatenate([np.arange(length) for length in lengths])
     return group_relative(values, index, scale=False).astype(np.float64)
 
@@ -363,7 +365,7 @@ def audit(
         weighed, idle = int(is_weighed.sum()), int((samples.action_mask & ~is_weighed).sum())
         found |= _silent(samples, is_weighed, found)
     known = {experience.rollout for experience in experiences} | set(reasons)
-    shares = dominance([one for one in experiences if one.rollout not in found])
+    shares = dominance([experience for experience in experiences if experience.rollout not in found])
     top = max(shares, key=lambda name: shares[name], default=None)
     counts = Counter(found.values()) + Counter({str(SkipReason.FAULT): missing})
     return BatchAudit(
@@ -390,7 +392,7 @@ def dominance(experiences: Iterable[Experience]) -> dict[str, float]:
     breakdowns: list[dict[str, float]] = []
     for experience in experiences:
         sums: dict[str, float] = {}
-        for signal in (one for one in counted(experience, None) if one.turn is None or one.weight):
+        for signal in (term for term in counted(experience, None) if term.turn is None or term.weight):
             sums[signal.name] = sums.get(signal.name, 0.0) + signal.value * signal.weight
         if sums:
             breakdowns.append(sums)
@@ -554,12 +556,12 @@ class GRPO(GrpoDials):
         began, phase = time.perf_counter(), f"{self.phase} {state.iteration + 1}"
         intake = SampleFilter(run=ctx.run, versions=(state.policy.version,), train_on=self.train_on)
         clean, findings, aside = sift(experiences, self.held_out, intake)
-        told: dict[str, Any] = {"phase": phase, "iteration": state.iteration, "reward": mean_reward(experiences)}
-        told |= {"quality": [encode(one) for one in findings], "rollouts": len(experiences)}
+        payload: dict[str, Any] = {"phase": phase, "iteration": state.iteration, "reward": mean_reward(experiences)}
+        payload |= {"quality": [encode(finding) for finding in findings], "rollouts": len(experiences)}
         if self.measure is not None:
-            told |= self.measure(experiences)
+            payload |= self.measure(experiences)
         if not ctx.features.learning:
-            return state.next(metrics={**told, "skipped": SWITCHED_OFF})
+            return state.next(metrics={**payload, "skipped": SWITCHED_OFF})
         assert isinstance(state.policy, Model) and isinstance(state.base, Model)
         model = self.learner.load(state.policy, ctx.files)
         make = partial(self._trainer, base=state.base, files=ctx.files)
@@ -571,7 +573,7 @@ class GRPO(GrpoDials):
             mean = mean_cost(experiences, intake, self.constraint.cost)
             held = from_dict(trainer.beside.get(MULTIPLIER)).updated(mean, self.constraint)
             price = CostPrice(cost=self.constraint.cost, multiplier=held.value)
-            told["constraint"] = describe(self.constraint, held, mean)
+            payload["constraint"] = describe(self.constraint, held, mean)
         rules = self.compare or Grpo(mix=self.turn_credit, scale=self.scale)
         compared = compare(clean, intake, rules, price, self.credit)
         update, data = None, dict[str, Any]()
@@ -580,11 +582,11 @@ class GRPO(GrpoDials):
             if held is not None:
                 trainer.beside[MULTIPLIER] = held.to_dict()
             update = trainer.step(compared.samples)
-            told["update"] = update.to_dict()
-            told["advantages"] = {"blob": ctx.save([encode(one) for one in compared.advantages])}
-            candidate = self._kept(update, ctx, told["reward"])
+            payload["update"] = update.to_dict()
+            payload["advantages"] = {"blob": ctx.save([encode(advantage) for advantage in compared.advantages])}
+            candidate = self._kept(update, ctx, payload["reward"])
         if candidate is not None:
-            told["checkpoint"], data["trainer"] = candidate.checkpoint, phase
+            payload["checkpoint"], data["trainer"] = candidate.checkpoint, phase
         found = audit(
             clean,
             {**compared.reasons, **aside},
@@ -593,12 +595,12 @@ class GRPO(GrpoDials):
             left_out=compared.left_out,
             missing=max(0, batch.count - len(experiences)),
             update=update,
-            constraint=told.get("constraint"),
+            constraint=payload.get("constraint"),
         )
-        told["audit"] = brief(found.to_dict(), ctx)
+        payload["audit"] = brief(found.to_dict(), ctx)
         spent = round(time.perf_counter() - began - ctx.held_s, 3)  # a pause is nobody's learning
         data["learning_s"] = round(float(state.data.get("learning_s", 0.0)) + spent, 3)
-        return state.next(candidate=candidate, metrics={**told, "learning_s": spent}, **data)
+        return state.next(candidate=candidate, metrics={**payload, "learning_s": spent}, **data)
 
     def _kept(self, update: Update, ctx: LearnContext, reward: float | None) -> Model | None:
         """The candidate; None where the step was taken back or moved nothing: the next one begins as the last one that
@@ -666,7 +668,7 @@ def sift(
     kept_out, chosen = list(held_out), partial(_trained, intake or SampleFilter())
     standards = quality.Standards(calls=chosen)
     aside = quality.audit(experiences, held_out=kept_out, standards=standards).quarantined
-    clean = [one for one in experiences if one.rollout not in aside]
+    clean = [experience for experience in experiences if experience.rollout not in aside]
     first = next((f"{rollout}: {', '.join(names)}" for rollout, names in aside.items()), "")
     counted = Finding(
         name="put_aside", severity="warning", count=len(aside), of=len(experiences), detail=first, blocks=False
@@ -680,5 +682,5 @@ def _trained(intake: SampleFilter, experience: Experience) -> list[ModelCall]:
 
 
 def mean_reward(experiences: Sequence[Experience]) -> float | None:
-    rewards = [one.reward for one in experiences if one.reward is not None]
+    rewards = [experience.reward for experience in experiences if experience.reward is not None]
     return sum(rewards) / len(rewards) if rewards else None

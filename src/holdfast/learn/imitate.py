@@ -144,15 +144,15 @@ def audit(samples: Samples, covered: Mapping[str, Any]) -> tuple[Finding, ...]:
     shown, rows = samples.rows(), len(samples)
     is_odd = ~np.isfinite(shown.observations).all(axis=1)
     is_impossible = ~shown.masks[np.arange(rows), shown.actions]
-    found = [
+    findings = [
         Finding(name="demonstrations_finite", severity="error", count=int(is_odd.sum()), of=rows),
         Finding(name="demonstrations_possible", severity="error", count=int(is_impossible.sum()), of=rows),
     ]
     for name, counts in ((name, counts) for name, counts in covered.items() if name != "rows"):
         thin = [label for label, count in counts.items() if count < THIN]
         how: dict[str, Any] = {"severity": "info", "count": len(thin), "of": len(counts), "blocks": False}
-        found.append(Finding(name=f"demonstrations_of_each_{name}", **how, detail=", ".join(thin[:8])))
-    return tuple(found)
+        findings.append(Finding(name=f"demonstrations_of_each_{name}", **how, detail=", ".join(thin[:8])))
+    return tuple(findings)
 
 
 def coverage(samples: Samples, actions: Sequence[str], parts: Mapping[str, NDArray[Any]]) -> dict[str, Any]:

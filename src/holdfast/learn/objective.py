@@ -204,10 +204,10 @@ def choose(
     if rule is None or len(rules) == 1:
         return _chosen(logits, targets, rules[0], is_spread)
     logp, entropy = torch.zeros_like(logits[:, 0]), torch.zeros_like(logits[:, 0])
-    for number, one in enumerate(rules):
+    for number, sampling_rule in enumerate(rules):
         mine = (rule == number).nonzero().squeeze(1)
         if len(mine):
-            some, spread = _chosen(logits[mine], targets[mine], one, is_spread)
+            some, spread = _chosen(logits[mine], targets[mine], sampling_rule, is_spread)
             logp, entropy = logp.index_copy(0, mine, some), entropy.index_copy(0, mine, spread)
     return logp, entropy
 

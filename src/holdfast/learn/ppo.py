@@ -203,17 +203,17 @@ class Costs:
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         mine = {name.removeprefix(PREFIX): tensor for name, tensor in state.items() if name.startswith(PREFIX)}
-        critic = {name.removeprefix("critic."): one for name, one in mine.items() if name.startswith("critic.")}
+        critic = {name.removeprefix("critic."): tensor for name, tensor in mine.items() if name.startswith("critic.")}
         if "multiplier" not in mine or set(critic) != set(self._critic.state_dict()):
             raise BadInput("the state to go on from", why="holds no constraint", remedy="give one of the same settings")
         self._critic.load_state_dict(critic)
-        told = self._adam.state_dict()
+        payload = self._adam.state_dict()
         moments: dict[int, dict[str, Tensor]] = {}
         for name, tensor in mine.items():
             if name.startswith("adam."):
                 _, place, what = name.split(".")
                 moments.setdefault(int(place), {})[what] = tensor.clone()
-        self._adam.load_state_dict({**told, "state": moments})
+        self._adam.load_state_dict({**payload, "state": moments})
         value, integral, violation, cost, seen = mine["multiplier"].tolist()
         self.multiplier = Multiplier(value=value, integral=integral, violation=violation, cost=cost, seen=int(seen))
 
@@ -594,14 +594,14 @@ class PPO:
         places = batch.returns.shape[axis]
         size = -(-places // self.settings.accumulate)
         gradient = torch.zeros_like(self._adam.vector)
-        told = gradient.new_zeros(len(METRICS))
+        tensor = gradient.new_zeros(len(METRICS))
         for start in range(0, places, size):
             part = batch if size == places else batch.part(start, min(size, places - start), axis)
             share = part.returns.shape[axis] / places
             terms, loss = self._terms(part)
             gradient += share * self._adam.gradient(loss)
-            told += share * torch.stack([getattr(terms, name).detach() for name in METRICS])
-        return gradient, [*told.tolist(), float(gradient.norm())]
+            tensor += share * torch.stack([getattr(terms, name).detach() for name in METRICS])
+        return gradient, [*tensor.tolist(), float(gradient.norm())]
 
     def _terms(self, batch: TrainingBatch) -> tuple[Terms, Tensor]:
         """What METRICS names, and the loss."""

@@ -90,8 +90,8 @@ class Arm:
         measured = {name: getattr(self, name) for name in MEASURED}
         cells = {name: {str(at): value for at, value in some.items()} for name, some in measured.items()}
         places = {name: sorted(getattr(self, name)) for name in PLACES}
-        told = {"by": self.by, "note": self.note, "out": self.out, "parents": list(self.parents)}
-        return {"prompt": self.prompt.manifest, **told, **places, **cells}
+        payload = {"by": self.by, "note": self.note, "out": self.out, "parents": list(self.parents)}
+        return {"prompt": self.prompt.manifest, **payload, **places, **cells}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Arm:
@@ -108,12 +108,12 @@ def arms_in(data: Mapping[str, Any]) -> list[Arm]:
     """The prompts that the state of a search holds."""
     kept = data["arms"]
     records = json.loads(lzma.decompress(b64decode(kept))) if isinstance(kept, str) else kept
-    return [Arm.from_record(one) for one in records]
+    return [Arm.from_record(record) for record in records]
 
 
 def _packed(arms: Sequence[Arm]) -> Any:
     """Prompts of a search are much alike: where they are many or long they are kept as one packed text."""
-    records = [one.record() for one in arms]
+    records = [arm.record() for arm in arms]
     text = json.dumps(records, sort_keys=True)
     return records if len(text) <= LARGE else b64encode(lzma.compress(text.encode(), preset=1)).decode()
 
@@ -209,7 +209,7 @@ class PromptSearch:
         """Who proposes, by name."""
         own = (Edits(seed=self.seed), Merge(seed=self.seed), Regression(seed=self.seed))
         given = own if self.proposers is None else self.proposers
-        return {proposer_name(one, place): one for place, one in enumerate(given)}
+        return {proposer_name(proposer, place): proposer for place, proposer in enumerate(given)}
 
     @property
     def budget(self) -> int:
@@ -225,7 +225,7 @@ class PromptSearch:
         """The prompt in force, then every prompt of yours that differs from it."""
         first = as_prompt(base)
         given = [prompt_from(one, first, f"candidate {place}") for place, one in enumerate(self.prompts, 1)]
-        return list({one.version: one for one in (first, *given)}.values())
+        return list({prompt.version: prompt for prompt in (first, *given)}.values())
 
     def least(self, base: Policy) -> int:
         """Rollouts of the shortest search: every prompt on two tasks, one of them for the winners."""
@@ -239,8 +239,8 @@ class PromptSearch:
         if len(prompts) < 2 and not self.writers:
             skipped = {"phase": SEARCH, "skipped": "every candidate is the prompt in force"}
             return AlgorithmState(base=base, data={"arms": [], "is_over": True}, metrics=skipped)
-        arms = [Arm(prompt=one, by=GIVEN[min(place, 1)]) for place, one in enumerate(prompts)]
-        return AlgorithmState(base=base, data={"arms": [one.record() for one in arms], "attempts": [], "spent": 0})
+        arms = [Arm(prompt=prompt, by=GIVEN[min(place, 1)]) for place, prompt in enumerate(prompts)]
+        return AlgorithmState(base=base, data={"arms": [arm.record() for arm in arms], "attempts": [], "spent": 0})
 
     def ask(self, state: AlgorithmState, tasks: Sequence[Any]) -> Sequence[Work]:
         data = self._data(state)
@@ -287,28 +287,32 @@ class PromptSearch:
         data, experiences = self._data(state), ctx.experiences(batch)
         arms = arms_in(data)
         kept, phase, fresh = list[dict[str, Any]](), SEARCH, set[int]()
-        for one in experiences:
-            phase, _, _, place, arm = one.rollout.rpartition("/")[2].split("-")
-            arms[int(arm)] = self._measured(arms[int(arm)], int(place), one)
-            kept.append({"arm": int(arm), "place": int(place), **_attempt(one)})
+        for experience in experiences:
+            phase, _, _, place, arm = experience.rollout.rpartition("/")[2].split("-")
+            arms[int(arm)] = self._measured(arms[int(arm)], int(place), experience)
+            kept.append({"arm": int(arm), "place": int(place), **_attempt(experience)})
             fresh.add(int(place))
         attempts, race, is_over = [*data["attempts"], ctx.save(kept)], Race(arms), phase == CONFIRM
         race.drop()
         best, gain = race.confirmed(fresh) if is_over else race.best()
-        refused, taken = list[str](), [_tokens(one) for one in experiences]
+        refused, taken = list[str](), [_tokens(experience) for experience in experiences]
         self._check_counted(taken)
         if self.writers and not is_over and race.arms[0].values:  # nobody proposes from nothing
             done = [one for blob in attempts for one in ctx.read(blob)]
             refused = self._extend(race, done, taken)
-        bounds = [bound(call.messages, call.sampling) for one in experiences for call in one.calls]
+        bounds = [bound(call.messages, call.sampling) for experience in experiences for call in experience.calls]
         used, prices = [one for one in taken if any(one)], self.prices or (0.0, 0.0)
         spent = self._spent(data).after(batch.count, used, prices, bounds if self.tokens or self.money else ())
-        told = _metrics(state, experiences, self.held_out) | {"phase": phase, "reward": race.mean(best), "gain": gain}
-        told |= {"arms": race.table(best), "spent": spent.rollouts, "budget": self.budget, "refused": refused}
-        told["prompt_search"] = {**self._figures(spent), **race.summary(best), "round": state.step + 1}
+        payload = _metrics(state, experiences, self.held_out) | {
+            "phase": phase,
+            "reward": race.mean(best),
+            "gain": gain,
+        }
+        payload |= {"arms": race.table(best), "spent": spent.rollouts, "budget": self.budget, "refused": refused}
+        payload["prompt_search"] = {**self._figures(spent), **race.summary(best), "round": state.step + 1}
         if not best:
-            tried = sum(bool(one.asked) for one in race.arms) - 1
-            told["skipped"] = f"no prompt of {tried} did better than the prompt in force on the train tasks"
+            tried = sum(bool(arm.asked) for arm in race.arms) - 1
+            payload["skipped"] = f"no prompt of {tried} did better than the prompt in force on the train tasks"
         kept_data: dict[str, Any] = {
             "attempts": attempts,
             "spent": spent.rollouts,
@@ -316,7 +320,7 @@ class PromptSearch:
             "is_over": is_over,
         }
         kept_data |= {"refused": [*data.get("refused", ()), *refused][-MOST_REFUSED:], "fresh": sorted(fresh)}
-        following = state.next(metrics=told, arms=_packed(race.arms), **kept_data)
+        following = state.next(metrics=payload, arms=_packed(race.arms), **kept_data)
         return replace(following, candidate=race.arms[best].prompt if best else None)
 
     def _measured(self, arm: Arm, place: int, one: Experience) -> Arm:
@@ -361,7 +365,7 @@ class PromptSearch:
         history, refused, rules = race.history(done), list[str](), self._rules(done)
         numbers = [arm for arm, one in enumerate(race.arms) if one.asked]  # of those in the history
         for name, writer in self.writers.items():
-            if sum(one.by == name and not one.asked for one in race.arms) >= STOCK:
+            if sum(arm.by == name and not arm.asked for arm in race.arms) >= STOCK:
                 continue
             try:
                 given = writer.propose(history)
@@ -369,7 +373,7 @@ class PromptSearch:
                     continue
                 taken.append(given.tokens if isinstance(given, Draft) else (0, 0))
                 prompt, draft = prompt_of_draft(given, name, history, rules)
-                if prompt.version in {one.prompt.version for one in race.arms}:
+                if prompt.version in {arm.prompt.version for arm in race.arms}:
                     raise BadInput(
                         name, why="proposes what was tried" if draft.parents or not draft.note else draft.note
                     )
@@ -403,10 +407,10 @@ class Candidates(PromptSearch):
 
 
 def _metrics(state: AlgorithmState, experiences: Sequence[Experience], held_out: Sequence[Any]) -> dict[str, Any]:
-    inputs = {one.rollout: _asked(one.input) for one in experiences}
+    inputs = {experience.rollout: _asked(experience.input) for experience in experiences}
     standards = Standards(needs_logprobs=False, needs_score=False)
-    found = audit(experiences, inputs=inputs, held_out=[_asked(one) for one in held_out], standards=standards)
-    quality = [encode(one) for one in found.findings if one.name in LOOKED_AT]
+    report = audit(experiences, inputs=inputs, held_out=[_asked(one) for one in held_out], standards=standards)
+    quality = [encode(finding) for finding in report.findings if finding.name in LOOKED_AT]
     return {"iteration": state.iteration, "rollouts": len(experiences), "quality": quality}
 
 
@@ -510,7 +514,7 @@ class Race:
 
     def plan(self, tasks: int, left: int, budget: int) -> tuple[str, list[tuple[int, int]]]:
         """Which prompts are run on which places next, within the rollouts that are left."""
-        given = sum(one.by in GIVEN for one in self.arms)
+        given = sum(arm.by in GIVEN for arm in self.arms)
         self.block = max(1, min(BLOCK, budget // (4 * (given + 1))))
         final = self._final(tasks)
         reserved = min(int(CONFIRMED * budget), len(final) * (FINALISTS + 1))
@@ -600,9 +604,9 @@ class Race:
         """Every prompt that was run, with what its attempts did; the best one is marked."""
         best, _ = self.best()
         by_arm: dict[int, list[Mapping[str, Any]]] = {}
-        for one in attempts:
-            shown = {name: value for name, value in one.items() if name not in ("arm", "expected")}
-            by_arm.setdefault(one["arm"], []).append(shown)
+        for attempt in attempts:
+            shown = {name: value for name, value in attempt.items() if name not in ("arm", "expected")}
+            by_arm.setdefault(attempt["arm"], []).append(shown)
         return [
             Tried(
                 prompt=one.prompt,
@@ -643,7 +647,7 @@ class Race:
         wins = sorted(front(self.history(())).items(), key=lambda one: -one[1])[:MOST_FRONT]
         return {
             "candidates": len(self.arms) - 1,
-            "dropped": sum(one.out is not None for one in self.arms),
+            "dropped": sum(arm.out is not None for arm in self.arms),
             "front": {self.arms[tried[at]].prompt.version: n for at, n in wins if at < len(tried)},
             "pareto": [self.arms[arm].prompt.version for arm in self.pareto()][:MOST_FRONT],
             "best": self.arms[best].prompt.version if best else None,
@@ -668,8 +672,8 @@ class Race:
             if not best:
                 return f"{shown}: no gain"
             return f"{shown}, where number {best} {'did better' if ahead > 0 else 'did as well and is preferred'}"
-        told = f"{gain:+.2f} against the prompt in force on {len(d)} tasks"
-        return told if gain <= 0.0 else f"{told}, behind the winners of the search"
+        message = f"{gain:+.2f} against the prompt in force on {len(d)} tasks"
+        return message if gain <= 0.0 else f"{message}, behind the winners of the search"
 
 
 def _paired(one: Mapping[int, float], two: Mapping[int, float], places: Collection[int] | None = None) -> list[float]:

@@ -100,10 +100,12 @@ class PromptRules:
     def check(self, prompt: Prompt, base: Prompt, quotes: Collection[int], where: str) -> None:
         """BadInput where it breaks a rule. A prompt may hold answers of tasks that it quotes: it is not measured
         there."""
-        said, before = "\n".join(_texts(prompt)), "\n".join(_texts(base))
-        if len(said) > max(LONGEST_PROMPT, 2 * len(before)):
-            raise BadInput(where, why=f"has {len(said)} characters, {max(LONGEST_PROMPT, 2 * len(before))} are allowed")
-        text, known = _plain(said), _plain(before)
+        message, before = "\n".join(_texts(prompt)), "\n".join(_texts(base))
+        if len(message) > max(LONGEST_PROMPT, 2 * len(before)):
+            raise BadInput(
+                where, why=f"has {len(message)} characters, {max(LONGEST_PROMPT, 2 * len(before))} are allowed"
+            )
+        text, known = _plain(message), _plain(before)
         for one in self.forbidden:
             if _plain(one) in text:
                 raise BadInput(where, why=f"contains {one!r}, which is forbidden")
@@ -179,17 +181,17 @@ def _texts(prompt: Prompt) -> list[str]:
 def front(history: Sequence[Tried]) -> dict[int, int]:
     """The prompts that nobody beats on some task, with on how many: parents that know different things."""
     wins: dict[int, int] = {}
-    places = {place for one in history for place in one.scores}
+    places = {place for attempt in history for place in attempt.scores}
     for place in places:
-        scored = {at: one.scores[place] for at, one in enumerate(history) if place in one.scores}
+        scored = {at: attempt.scores[place] for at, attempt in enumerate(history) if place in attempt.scores}
         top = max(scored.values())
         if len(scored) > 1 and min(scored.values()) == top:
             continue  # all alike: it tells nothing
         for at, value in scored.items():
             if value == top:
                 wins[at] = wins.get(at, 0) + 1
-    for at, one in enumerate(history):
-        if one.is_best:
+    for at, attempt in enumerate(history):
+        if attempt.is_best:
             wins[at] = wins.get(at, 0) + max(1, sum(wins.values()))  # half of all draws
     return wins or {0: 1}
 
@@ -214,7 +216,7 @@ def sentences(text: str) -> list[str]:
 
 def joined(parts: Sequence[str]) -> str:
     """One text from which `sentences` gives these parts again."""
-    return "".join(f"{one}{' ' if one[-1] in ENDS else NEW_LINE}" for one in parts).rstrip()
+    return "".join(f"{part}{' ' if part[-1] in ENDS else NEW_LINE}" for part in parts).rstrip()
 
 
 def bank(phrases: Sequence[str] | None, history: Sequence[Tried]) -> Sequence[str]:
@@ -229,7 +231,7 @@ def bank(phrases: Sequence[str] | None, history: Sequence[Tried]) -> Sequence[st
 
 def _first_new(history: Sequence[Tried], draw: Callable[[], Draft | None]) -> Draft | None:
     """The first draft of some draws that was not tried yet; None where the draws end, or are all known."""
-    known = {one.prompt.version for one in history}
+    known = {attempt.prompt.version for attempt in history}
     for _ in range(TRIES):
         draft = draw()
         if draft is None:
@@ -261,7 +263,7 @@ class Edits:
         return Draft(prompt=base.with_texts({name: text}), parents=(parent,), note=note)
 
     def _edited(self, parts: list[str], phrases: Sequence[str], chance: Random) -> tuple[str, str]:
-        fresh = [one for one in phrases if one not in parts]
+        fresh = [phrase for phrase in phrases if phrase not in parts]
         ways = (["add"] * 4 + ["replace"] * 2 if fresh else []) + (["drop", "move"] if len(parts) > 1 else [])
         way = chance.choice(ways or ["drop"])
         at = chance.randrange(len(parts)) if parts else 0
@@ -294,11 +296,11 @@ class Merge:
         second = _pick(wins, chance, but=() if first is None else (first,))
         if first is None or second is None:
             return None
-        one, two = history[first].prompt, history[second].prompt
-        both = {n: [*sentences(str(one.texts[n])), *sentences(str(two.texts[n]))] for n in _changed(one, two)}
+        prompt, two = history[first].prompt, history[second].prompt
+        both = {n: [*sentences(str(prompt.texts[n])), *sentences(str(two.texts[n]))] for n in _changed(prompt, two)}
         texts = {n: joined(list(dict.fromkeys(parts))) for n, parts in both.items()}
         note = "two prompts together, which do well on different tasks"
-        return Draft(prompt=one.with_texts(texts), parents=(first, second), note=note)
+        return Draft(prompt=prompt.with_texts(texts), parents=(first, second), note=note)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,7 +321,7 @@ class Regression:
         name = _name(base, chance)
         if name is None:
             return None
-        parts = [sentences(str(one.prompt.texts[name])) for one in history]
+        parts = [sentences(str(attempt.prompt.texts[name])) for attempt in history]
         known = list(dict.fromkeys([*(part for some in parts for part in some), *bank(self.phrases, history)]))
         mean, root = self._believed(history, [[part in some for part in known] for some in parts])
 
@@ -342,8 +344,8 @@ class Regression:
         """Mean and a root of the covariance of what each sentence adds: a ridge regression of paired differences."""
         rows, gains, counts = [], [], []
         first = np.array(present[0], np.float64)
-        for one, has in zip(history[1:], present[1:], strict=True):
-            d = [value - history[0].scores[at] for at, value in one.scores.items() if at in history[0].scores]
+        for attempt, has in zip(history[1:], present[1:], strict=True):
+            d = [value - history[0].scores[at] for at, value in attempt.scores.items() if at in history[0].scores]
             if d:
                 rows.append(np.array(has, np.float64) - first)
                 gains.append(sum(d) / len(d))
@@ -371,7 +373,7 @@ class Demonstrations:
 
     def propose(self, history: Sequence[Tried]) -> Draft | None:
         chance = Random(f"{self.seed}/{self.name}/{len(history)}")
-        parent = next((at for at, one in enumerate(history) if one.is_best), 0)
+        parent = next((at for at, attempt in enumerate(history) if attempt.is_best), 0)
         base = history[parent].prompt
         name = _name(base, chance)
         done = {
@@ -432,24 +434,28 @@ class Reflection:
             return None
         base = history[parent].prompt
         name = _name(base, chance)
-        failed = [one for one in history[parent].attempts if one.get("reward") is not None and one["reward"] < 1.0]
+        failed = [
+            attempt
+            for attempt in history[parent].attempts
+            if attempt.get("reward") is not None and attempt["reward"] < 1.0
+        ]
         if name is None or not failed:
             return None
         shown = chance.sample(failed, min(SHOWN, len(failed)))
         given = self.ask(self.question(str(base.texts[name]), shown))
-        said, tokens = (given, (0, 0)) if isinstance(given, str) else (given.text, given.tokens)
-        found = re.search(r"<prompt>\s*(.+?)\s*</prompt>", said, re.DOTALL)
-        if found is None:
+        message, tokens = (given, (0, 0)) if isinstance(given, str) else (given.text, given.tokens)
+        match = re.search(r"<prompt>\s*(.+?)\s*</prompt>", message, re.DOTALL)
+        if match is None:
             return Draft(prompt=base, note="the model wrote no prompt between <prompt> and </prompt>", tokens=tokens)
-        note = said[: found.start()].strip()[:LONGEST]
-        return Draft(prompt={name: found[1]}, parents=(parent,), note=note, tokens=tokens)
+        note = message[: match.start()].strip()[:LONGEST]
+        return Draft(prompt={name: match[1]}, parents=(parent,), note=note, tokens=tokens)
 
     def question(self, text: str, attempts: Sequence[Mapping[str, Any]]) -> str:
         parts = [ASKED, f"<current>\n{MARKS.sub('', text)}\n</current>"]
-        for one in attempts:
-            shown = {**one, "task": task_texts(one.get("task"))[0]}
-            told = "\n".join(f"{name}: {self._read(shown.get(name))}" for name in READ)
-            parts.append(f"<attempt>\n{told}\n</attempt>")
+        for attempt in attempts:
+            shown = {**attempt, "task": task_texts(attempt.get("task"))[0]}
+            message = "\n".join(f"{name}: {self._read(shown.get(name))}" for name in READ)
+            parts.append(f"<attempt>\n{message}\n</attempt>")
         return "\n\n".join(parts)
 
     def _read(self, value: Any) -> str:
@@ -469,7 +475,7 @@ def _scrubbed(text: str) -> str:
 def _is_public(attempt: Mapping[str, Any]) -> bool:
     """An attempt that others may read: an answer in words, and nothing in it that scrubbing would change."""
     texts = task_texts(attempt.get("task"))[0], attempt.get("answer")
-    return isinstance(texts[1], str) and all(_scrubbed(one) == one for one in texts if isinstance(one, str))
+    return isinstance(texts[1], str) and all(_scrubbed(text) == text for text in texts if isinstance(text, str))
 
 
 def _cut(value: Any) -> str:

@@ -102,17 +102,17 @@ def audit(
     standards = standards or Standards()
     every = list(experiences)
     answers: dict[str, list[Answer]] = {
-        name: [each(one, standards) for one in every] for name, each in _one_by_one().items()
+        name: [each(experience, standards) for experience in every] for name, each in _one_by_one().items()
     }
     answers["held_out_leakage"] = _leaked(every, inputs or {}, held_out)
-    answers["latency_outlier"] = _far_off([one.latency_s for one in every], "s")
-    answers["token_outlier"] = _far_off([_tokens(one) for one in every], "tokens")
+    answers["latency_outlier"] = _far_off([experience.latency_s for experience in every], "s")
+    answers["token_outlier"] = _far_off([_tokens(experience) for experience in every], "tokens")
     answers["near_duplicate"] = _duplicates(every, standards.likeness)
     answers["reward_varies"] = _constant(every)
     failed: dict[str, dict[str, None]] = {}  # by rollout: the names of gates, each once and in their order
-    for place, one in enumerate(every):
+    for place, experience in enumerate(every):
         names = [name for name, severity in GATES.items() if severity in BLOCKING and answers[name][place]]
-        failed.setdefault(one.rollout, {}).update(dict.fromkeys(names))
+        failed.setdefault(experience.rollout, {}).update(dict.fromkeys(names))
     kept_out = {rollout: tuple(names) for rollout, names in failed.items() if names}
     return QualityReport(
         findings=tuple(_finding(name, every, answers[name]) for name in GATES),
@@ -122,7 +122,7 @@ def audit(
 
 
 def _finding(name: str, every: Sequence[Experience], answers: Sequence[Answer]) -> Finding:
-    failed = [f"{one.rollout}: {answer}" for one, answer in zip(every, answers, strict=True) if answer]
+    failed = [f"{experience.rollout}: {answer}" for experience, answer in zip(every, answers, strict=True) if answer]
     asked = sum(answer is not None for answer in answers)
     severity = GATES[name]
     return Finding(
@@ -157,8 +157,8 @@ def _one_by_one() -> dict[str, GateFunction]:
         "logprobs": _without_logprobs,
         "version_fresh": _stale,
         "first_action_in_time": _out_of_time,
-        "no_pii": lambda one, _: found(one, personal, detect.personal),
-        "no_secrets": lambda one, _: found(one, secret, detect.secrets),
+        "no_pii": lambda experience, _: found(experience, personal, detect.personal),
+        "no_secrets": lambda experience, _: found(experience, secret, detect.secrets),
         "tenant_hashed": _tenant_in_clear,
         "success_consistent": _inconsistent,
         "tools_or_thoughts": _idle,
@@ -315,17 +315,20 @@ def _leaked(every: Sequence[Experience], inputs: Mapping[str, Any], held_out: It
     """By what was asked, of a task's input and in its first call, where that is all that is known; nearly the same is
     the same (`similar`)."""
     kept = [task_texts(task)[0] for task in held_out]
-    said: list[str] = []
+    lines: list[str] = []
     whose: list[int] = []
-    for place, one in enumerate(every):
-        texts = [*_asked(one), *([task_texts(inputs[one.rollout])[0]] if one.rollout in inputs else [])]
-        said += texts
+    for place, experience in enumerate(every):
+        texts = [
+            *_asked(experience),
+            *([task_texts(inputs[experience.rollout])[0]] if experience.rollout in inputs else []),
+        ]
+        lines += texts
         whose += [place] * len(texts)
-    hit = {whose[at] for some in (leaks(said, kept) if kept else {}).values() for at in some}
+    hit = {whose[at] for some in (leaks(lines, kept) if kept else {}).values() for at in some}
     answers: list[Answer] = []
-    for place, one in enumerate(every):
-        if one.split in (Split.VAL, Split.TEST):
-            answers.append(f"is of split {one.split}")
+    for place, experience in enumerate(every):
+        if experience.split in (Split.VAL, Split.TEST):
+            answers.append(f"is of split {experience.split}")
         else:
             answers.append(None if not kept else "its task is held out" if place in hit else "")
     return answers
@@ -341,21 +344,21 @@ def _asked(one: Experience) -> list[str]:
 
 def _duplicates(every: Sequence[Experience], least: float) -> list[Answer]:
     """Question and answers nearly those of another task. Several tries at one task may well be the same."""
-    said = []
-    for one in every:
-        answered = [text for call in one.calls for text in detect.texts(call.response)]
-        said.append(" ".join([*_asked(one), *answered]))
-    found = near_duplicates(said, least=least)
+    lines = []
+    for experience in every:
+        answered = [text for call in experience.calls for text in detect.texts(call.response)]
+        lines.append(" ".join([*_asked(experience), *answered]))
+    found = near_duplicates(lines, least=least)
     answers: list[Answer] = []
-    for one, text, twin in zip(every, said, found, strict=True):
+    for experience, text, twin in zip(every, lines, found, strict=True):
         other = None if twin is None else every[twin]
-        is_repeated = other is not None and (other.task != one.task or other.rollout == one.rollout)
+        is_repeated = other is not None and (other.task != experience.task or other.rollout == experience.rollout)
         answers.append(None if not text.strip() else f"repeats {other.rollout}" if is_repeated and other else "")
     return answers
 
 
 def _constant(every: Sequence[Experience]) -> list[Answer]:
-    totals = [one.reward for one in every]
+    totals = [experience.reward for experience in every]
     known = [total for total in totals if total is not None]
     if len(known) < 2:
         return [None] * len(every)

@@ -151,15 +151,15 @@ class School:
         if phase == PRACTICE:
             return self._practise(state, batch, ctx)
         began = time.perf_counter()
-        told: dict[str, Any] = {"phase": f"{phase} {state.step + 1}", "iteration": state.iteration, "rollouts": 0}
+        payload: dict[str, Any] = {"phase": f"{phase} {state.step + 1}", "iteration": state.iteration, "rollouts": 0}
         if not ctx.features.learning:
-            return state.next(metrics={**told, "skipped": SWITCHED_OFF})
+            return state.next(metrics={**payload, "skipped": SWITCHED_OFF})
         with one_thread():
-            made, data = (self._anneal if phase == ANNEAL else self._imitate)(state, ctx, told)
-        told["learning_s"] = round(time.perf_counter() - began - ctx.held_s, 3)
+            made, data = (self._anneal if phase == ANNEAL else self._imitate)(state, ctx, payload)
+        payload["learning_s"] = round(time.perf_counter() - began - ctx.held_s, 3)
         if phase == ANNEAL and data.get("gone_back"):
-            return replace(state.next(metrics=told, **data), candidate=None)
-        return state.next(candidate=made, metrics=told, **data)
+            return replace(state.next(metrics=payload, **data), candidate=None)
+        return state.next(candidate=made, metrics=payload, **data)
 
     def _env_seed(self, state: AlgorithmState) -> int:
         drawn = np.random.SeedSequence([self.seed, state.iteration, 2, state.step]).generate_state(1)[0]
@@ -204,7 +204,7 @@ class School:
         told |= {"loss": round(loss, 4), "samples": sum(map(len, samples)), "coverage": covered, "env_seed": first}
         told |= {
             "agreement": self._judged(net, samples[0], names, ctx),
-            "quality": [encode(one) for one in (self.practice.leaked(first), *audit(new, covered))],
+            "quality": [encode(finding) for finding in (self.practice.leaked(first), *audit(new, covered))],
         }
         told["checkpoint"] = made.checkpoint
         return made, {"rounds": [*rounds, made.checkpoint]}
@@ -216,11 +216,11 @@ class School:
     def _samples(self, rounds: Sequence[str], ctx: LearnContext) -> list[Samples]:
         if self.session.at == (*rounds,):
             return list(self.session.samples)
-        found = []
+        samples = []
         for checkpoint in rounds:
             with lost_if_damaged(checkpoint):
-                found.append(Samples.load(files_of(checkpoint, ctx.files) / DATA))
-        return found
+                samples.append(Samples.load(files_of(checkpoint, ctx.files) / DATA))
+        return samples
 
     def _judged(self, net: ActorCritic, shown: Samples, names: Sequence[str], ctx: LearnContext) -> dict[str, Any]:
         """Agreement on the script's own days in environments that nobody learns in."""

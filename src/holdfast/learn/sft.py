@@ -163,7 +163,7 @@ def read_examples(
     """Reads rows as conversations, or as pairs of them; gives those, and what was skipped."""
     columns = columns or {}
     check_columns(columns)
-    found: list[Example] = []
+    examples: list[Example] = []
     skipped = _Count()
     for place, split, row in rows:
         try:
@@ -175,8 +175,8 @@ def read_examples(
             continue
         whose = row.get(columns.get("user", "user"))
         user = None if whose in (None, "") else str(whose)
-        found.append(Example(place=place, messages=messages, tools=tools, split=split, user=user, rejected=other))
-    return found, skipped.close()
+        examples.append(Example(place=place, messages=messages, tools=tools, split=split, user=user, rejected=other))
+    return examples, skipped.close()
 
 
 class _Unfit(ValueError):
@@ -218,13 +218,13 @@ def _pair(row: Mapping[str, Any], columns: Mapping[str, str]) -> list[dict[str, 
     ends = [said(name, "assistant") for name in ("chosen", "rejected")]
     if not all(ends):
         raise _Unfit(f"it is none of {PREFERENCES}")
-    if not before or all(_role(one[0]) != "assistant" for one in ends):  # both are whole conversations
+    if not before or all(_role(end[0]) != "assistant" for end in ends):  # both are whole conversations
         alike = sum(1 for _ in takewhile(bool, map(eq, *ends)))
-        before, ends = ends[0][:alike], [one[alike:] for one in ends]
+        before, ends = ends[0][:alike], [end[alike:] for end in ends]
     if ends[0] == ends[1]:
         raise _Unfit("its two answers are the same")
     context = [{**one, "weight": 0} if _role(one) == "assistant" else one for one in before]
-    return [{**row, columns.get("messages", "messages"): [*context, *one]} for one in ends]
+    return [{**row, columns.get("messages", "messages"): [*context, *end]} for end in ends]
 
 
 def _parsed(value: Any, name: str) -> list[Any] | None:
@@ -375,10 +375,10 @@ class Tokenised:
     @property
     def key(self) -> bytes:
         """Equal where they are the same tokens: copies go to the same side of the split, and are one unit."""
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for ids, decided in self.sequences:
-            found.update(np.asarray(ids, np.int64).tobytes() + np.asarray(decided, np.bool_).tobytes() + b"|")
-        return found.digest()
+            digest.update(np.asarray(ids, np.int64).tobytes() + np.asarray(decided, np.bool_).tobytes() + b"|")
+        return digest.digest()
 
 
 def tokenise(
@@ -413,9 +413,11 @@ def divide(
 
     With a unit each is held out by itself, whoever else is there: one more example must not change who the others are.
     `is_whole` keeps the sequences of one example together."""
-    keys = [one.user.encode() if unit == "user" and one.user is not None else one.key for one in examples]
-    if any(one.split is not None for one in examples):
-        is_kept = [one.split not in (None, "train") for one in examples]
+    keys = [
+        example.user.encode() if unit == "user" and example.user is not None else example.key for example in examples
+    ]
+    if any(example.split is not None for example in examples):
+        is_kept = [example.split not in (None, "train") for example in examples]
     elif unit is not None:
         is_kept = [_chance(key, seed) < share for key in keys]
     else:
@@ -424,7 +426,9 @@ def divide(
         back = {distinct[place] for place in chosen}
         is_kept = [key in back for key in keys]
     train = [place for place, is_back in enumerate(is_kept) if not is_back]
-    kept = [pair for one, is_back in zip(examples, is_kept, strict=True) if is_back for pair in one.sequences]
+    kept = [
+        pair for tokenised, is_back in zip(examples, is_kept, strict=True) if is_back for pair in tokenised.sequences
+    ]
     if not train:
         raise BadInput("examples", why="none is left to learn from", remedy="give more, or hold fewer out")
     owners = None
@@ -463,13 +467,13 @@ def recorded(
     intake = SampleFilter(max_tokens=longest, vocabulary=vocabulary, is_scored=least is not None, is_sampled=False)
     found: list[Tokenised] = []
     skipped = _Count()
-    for one in experiences:
+    for experience in experiences:
         pause_point()
-        made = _recorded(template, one, least, intake)
+        made = _recorded(template, experience, least, intake)
         if isinstance(made, str):
-            skipped.add(made, one.rollout)
+            skipped.add(made, experience.rollout)
         else:
-            found.append(Tokenised(sequences=made, user=(users or {}).get(one.rollout)))
+            found.append(Tokenised(sequences=made, user=(users or {}).get(experience.rollout)))
     return found, skipped.close()
 
 
@@ -598,15 +602,15 @@ class SFT:
         reader = self._reader(self.learner.load(policy, ctx.files))
         reader.pause_point = ctx.check
         notes = self._notes(reader, data, ctx)
-        told: dict[str, Any] = {"phase": self.phase, HELD_OUT_LOSS: self._held_out(reader, data, notes)}
+        payload: dict[str, Any] = {"phase": self.phase, HELD_OUT_LOSS: self._held_out(reader, data, notes)}
         kept: dict[str, Any] = {} if notes is None else {"notes": ctx.save(notes)}
         if self.privacy is not None:
             steps = self.updates(data.units)
             budget = PrivacyBudget.of(self.privacy, units=data.units, batch=self.batch, steps=steps)
             nonce = f"seed {self.seed}" if self.privacy.deterministic else token_hex(16)
             kept |= {"budget": budget.record(), "nonce": nonce, "earlier": list(earlier)}
-            told["privacy"] = budget.spent(0, earlier)
-        return AlgorithmState(base=policy, data=kept, metrics=told)
+            payload["privacy"] = budget.spent(0, earlier)
+        return AlgorithmState(base=policy, data=kept, metrics=payload)
 
     def learn(self, state: AlgorithmState, data: Dataset, ctx: LearnContext) -> AlgorithmState:
         """The updates up to the next checkpoint."""
@@ -634,7 +638,7 @@ class SFT:
             if account.in_a_row == TAKEN_BACK:
                 raise self._diverged(f"{TAKEN_BACK} updates in a row were taken back: {account.why}")
         began = self._check_loss(state.data.get("first_loss"), account.losses)
-        told = {
+        payload = {
             "phase": self.phase,
             "updates": last,
             "of": total,
@@ -644,11 +648,11 @@ class SFT:
             "taken_back": account.taken_back,
         }
         if private is not None:
-            told["privacy"] = private[0].spent(last, state.data["earlier"])
-        kept = {"privacy": told["privacy"]} if private is not None else {}
+            payload["privacy"] = private[0].spent(last, state.data["earlier"])
+        kept = {"privacy": payload["privacy"]} if private is not None else {}
         candidate = self.learner.save(ctx, algorithm=self.phase, metadata=kept)
-        told["checkpoint"] = candidate.checkpoint
-        return state.next(candidate=candidate, metrics=told, trainer=self.phase, first_loss=began)
+        payload["checkpoint"] = candidate.checkpoint
+        return state.next(candidate=candidate, metrics=payload, trainer=self.phase, first_loss=began)
 
     # What preference optimisation does otherwise ----------------------------------------------------------------------
 

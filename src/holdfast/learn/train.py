@@ -222,14 +222,14 @@ class HostCopy:
 
     def __init__(self, adam: AdamW, device: torch.device) -> None:
         self._adam, self._stream = adam, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        size = sum(one.nbytes for one in adam.all().values())
+        size = sum(tensor.nbytes for tensor in adam.all().values())
         if size > (free := _free_host_bytes()):
             what, why = "training", f"{size / 1e9:.0f} GB of the host's memory hold what a step may be taken back to"
             raise BadInput(what, why=f"{why}, and {free / 1e9:.0f} GB are free", remedy="train adapters (lora=16)")
-        self._kept = {name: torch.empty_like(one, device="cpu") for name, one in adam.all().items()}
+        self._kept = {name: torch.empty_like(tensor, device="cpu") for name, tensor in adam.all().items()}
         self._cuda = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        for one in self._kept.values():
-            torch.cuda.check_error(self._cuda.cudaHostRegister(one.data_ptr(), one.nbytes, 0))
+        for tensor in self._kept.values():
+            torch.cuda.check_error(self._cuda.cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
         adam.before_move = lambda: torch.cuda.current_stream(device).wait_stream(self._stream)
 
     def __del__(self) -> None:
@@ -719,7 +719,9 @@ class Trainer:
         now, _ = self._read(batch, self.model, states)
         why = self._measure(batch, now, account) if is_measured else None
         if critic is not None and batch.returns is not None and states and why is None:
-            critic.fit(torch.cat([one for _, one in states]), batch.returns[np.concatenate([at for at, _ in states])])
+            critic.fit(
+                torch.cat([tensor for _, tensor in states]), batch.returns[np.concatenate([at for at, _ in states])]
+            )
         return why
 
     def _measure(self, batch: Samples, now: NDArray[np.float32], account: StepMetrics) -> str | None:
@@ -772,7 +774,7 @@ class Trainer:
         places = np.concatenate([at for at, _ in states])
         owner = attempts[np.searchsorted(batch.bounds, places, side="right") - 1]
         said = np.full(len(batch.ids), np.nan, dtype=np.float32)
-        said[places] = cross_fitted(self._apart, torch.cat([one for _, one in states]), returns[places], owner)
+        said[places] = cross_fitted(self._apart, torch.cat([tensor for _, tensor in states]), returns[places], owner)
         return said
 
     @torch.no_grad()

@@ -151,8 +151,8 @@ class PpoSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """As it is written down; what is not there is left out."""
-        told = asdict(replace(self, advantages=()))
-        return {name: value for name, value in told.items() if value is not None and name != "advantages"}
+        payload = asdict(replace(self, advantages=()))
+        return {name: value for name, value in payload.items() if value is not None and name != "advantages"}
 
 
 def optimize_turns(
@@ -172,7 +172,7 @@ def optimize_turns(
     intake = fitted(intake or SampleFilter(), model)
     gathered = gather(experiences, intake)
     reasons = {rollout: str(reason) for rollout, reason in gathered.reasons.items() if reason is not None}
-    trajectories = sum(refusal(one, intake) is None and bool(one.calls) for one in experiences)
+    trajectories = sum(refusal(experience, intake) is None and bool(experience.calls) for experience in experiences)
     breaks = {str(kind): count for kind, count in gathered.breaks.items()} or None
     left_out = {str(reason): count for reason, count in gathered.left_out.items()} or None
     turns = sum(len(_decided_turns(reading)) for _, reading in gathered.kept)
@@ -187,12 +187,12 @@ def optimize_turns(
     per_update = settings.ppo.mini_batch_size * settings.ppo.gradient_accumulation_steps
     # A conversation is read once for all of its turns, so minibatches are whole conversations with as many turns.
     trainer.settings = replace(trainer.settings, minibatch=max(1, round(per_update * conversations / turns)))
-    told, price = None, None
+    payload, price = None, None
     if held is not None:
         mean = mean_cost(experiences, intake, held[0].cost)
         moved = held[1].updated(mean, held[0])
         price = CostPrice(cost=held[0].cost, multiplier=moved.value)
-        told = describe(held[0], moved, mean)
+        payload = describe(held[0], moved, mean)
     readings = [reading for _, reading in gathered.kept]
     batch, advantages, explained, value_loss = _advised(readings, trainer, intake.channels, settings.gae, price)
     update = trainer.step(batch)
@@ -212,7 +212,7 @@ def optimize_turns(
         updates=update.updates,
         stopped_early=update.stopped_early,
         restored=update.restored,
-        constraint=told,
+        constraint=payload,
     )
 
 
@@ -281,11 +281,13 @@ def _advised(
     them by turn; and how well the critic knew the returns: the share of their variance that it explains, and its
     loss."""
     trajectories = [reading.scored for reading in readings]
-    asked = pack([_asking(one, reading.scored.end == "truncated") for reading in readings for one in reading.samples])
+    asked = pack(
+        [_asking(sample, reading.scored.end == "truncated") for reading in readings for sample in reading.samples]
+    )
 
     def estimated(said: NDArray[np.float32]) -> tuple[Floats, Floats]:
         values = iter(np.split(said, asked.bounds[1:-1]))
-        pairs = ((reading.scored, [(one, next(values)) for one in reading.samples]) for reading in readings)
+        pairs = ((reading.scored, [(sample, next(values)) for sample in reading.samples]) for reading in readings)
         found = [_estimate(trajectory, samples, channels, settings) for trajectory, samples in pairs]
         return np.concatenate([a for a, _ in found]), np.concatenate([r for _, r in found])
 
@@ -311,9 +313,9 @@ def _batches(
     trajectories: Sequence[Trajectory], advantages: Floats, returns: Floats, settings: GaeSettings
 ) -> list[AdvantageBatch]:
     """The record of each attempt, from the numbers of all turns one after the other."""
-    edges = np.cumsum([one.turn_count for one in trajectories])[:-1]
+    edges = np.cumsum([trajectory.turn_count for trajectory in trajectories])[:-1]
     parts = zip(trajectories, np.split(advantages, edges), np.split(returns, edges), strict=True)
-    return [advantage_batch(one, a, settings.normalize_advantages, r) for one, a, r in parts]
+    return [advantage_batch(trajectory, a, settings.normalize_advantages, r) for trajectory, a, r in parts]
 
 
 def _scaled(x: Floats, is_normalised: bool, clip: float | None, settings: GaeSettings) -> Floats:
@@ -424,7 +426,7 @@ class TurnPPO:
     def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
         began, experiences, phase = time.perf_counter(), ctx.experiences(batch), f"{PHASE} {state.iteration + 1}"
         clean, findings, aside = sift(experiences, self.held_out, self._intake(state.policy, ctx, phase))
-        told, candidate, multiplier = self.learn(
+        payload, candidate, multiplier = self.learn(
             clean,
             state.policy,
             state.data.get("multiplier"),
@@ -433,16 +435,16 @@ class TurnPPO:
             is_new=state.data.get("trainer") != phase,
             aside=aside,
         )
-        if "rl_optimizer" in told and batch.count > len(experiences):
-            told["rl_optimizer"]["no_gradient"][str(SkipReason.FAULT)] = batch.count - len(experiences)
+        if "rl_optimizer" in payload and batch.count > len(experiences):
+            payload["rl_optimizer"]["no_gradient"][str(SkipReason.FAULT)] = batch.count - len(experiences)
         spent = round(time.perf_counter() - began - ctx.held_s, 3)
         metrics = {
-            **told,
+            **payload,
             "phase": phase,
             "iteration": state.iteration,
             "rollouts": len(experiences),
             "reward": mean_reward(experiences),
-            "quality": [encode(one) for one in findings],
+            "quality": [encode(finding) for finding in findings],
             "learning_s": spent,
         }
         data: dict[str, Any] = {} if candidate is None else {"trainer": phase}
@@ -506,23 +508,25 @@ class TurnPPO:
             held=held,
             trainer=trainer,
         )
-        told: dict[str, Any] = summary.to_dict()
+        payload: dict[str, Any] = summary.to_dict()
         reasons = {
-            rollout: why for rollout, why in {**told.pop("reasons"), **aside}.items() if why != SkipReason.WRONG_SPLIT
+            rollout: why
+            for rollout, why in {**payload.pop("reasons"), **aside}.items()
+            if why != SkipReason.WRONG_SPLIT
         }  # nobody expects to learn from validation
-        told["no_gradient"] = dict(Counter(reasons.values()).most_common())
+        payload["no_gradient"] = dict(Counter(reasons.values()).most_common())
         candidate = self._kept(summary, ctx) if model is not None else None
-        body: dict[str, Any] = {"phase": OPTIMIZER, "rl_optimizer": told}
+        body: dict[str, Any] = {"phase": OPTIMIZER, "rl_optimizer": payload}
         body["reasons"] = reasons if len(reasons) <= INLINE else {"blob": ctx.save(reasons)}
         if summary.advantages:
-            body["advantages"] = {"blob": ctx.save([encode(one) for one in summary.advantages])}
+            body["advantages"] = {"blob": ctx.save([encode(advantage) for advantage in summary.advantages])}
         if candidate is not None:
             body["checkpoint"] = candidate.checkpoint
-            told |= {
+            payload |= {
                 "checkpoint": candidate.checkpoint,
                 "weights": str(ctx.folder / FOLDER / str(candidate.checkpoint)),
             }
-        return body, candidate, (told.get("constraint") or {}).get("multiplier", multiplier)
+        return body, candidate, (payload.get("constraint") or {}).get("multiplier", multiplier)
 
     def _kept(self, summary: PpoSummary, ctx: LearnContext) -> Model | None:
         """The candidate; None where nothing was learnt, the step was taken back, or it moved nothing."""

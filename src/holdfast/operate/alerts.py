@@ -78,8 +78,8 @@ def step(
         return replace(state, since=since), None
     if state.fired is None:
         limit = f"above {rule.fires_above:g}" if rule.fires_above is not None else f"below {rule.fires_below:g}"
-        told = f"{rule.name}: {value:.4g} is {limit}{'' if n is None else f' (of {n})'}"
-        alert = Alert(code=rule.name, severity=rule.severity, message=told, at=now, run=run)
+        message = f"{rule.name}: {value:.4g} is {limit}{'' if n is None else f' (of {n})'}"
+        alert = Alert(code=rule.name, severity=rule.severity, message=message, at=now, run=run)
         return AlarmState(fired=alert), alert
     return QUIET, replace(state.fired, cleared_at=max(now, state.fired.at))
 

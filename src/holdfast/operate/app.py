@@ -83,8 +83,8 @@ class Param:
     into: str = ""  # the name of the view's parameter, where it differs
 
     def described(self) -> Mapping[str, Any]:
-        told = {"name": self.name, "in": "query", "description": self.says, "schema": self.schema}
-        return told | {"required": self.is_needed}
+        payload = {"name": self.name, "in": "query", "description": self.says, "schema": self.schema}
+        return payload | {"required": self.is_needed}
 
     def read(self, given: QueryParams) -> str | float | None:
         values = given.getlist(self.name)
@@ -161,7 +161,7 @@ def _choice(name: str, values: Sequence[Any]) -> Param:
 
 
 FILTERS = (
-    _choice("outcome", [one for one in OutcomeKind if one is not OutcomeKind.NO_ANSWER]),
+    _choice("outcome", [kind for kind in OutcomeKind if kind is not OutcomeKind.NO_ANSWER]),
     _choice("status", list(RolloutState)),
     _choice("split", list(Split)),
     text("text", "A part of the name."),
@@ -323,11 +323,11 @@ class ControlRoom:
     async def me(self, request: Request) -> Response:
         caller = caller_of(request)
         actions = [
-            {"name": one.name, "role": str(one.role), "subject": one.subject, "help": one.help}
-            for one in control.ACTIONS.values()
+            {"name": kind.name, "role": str(kind.role), "subject": kind.subject, "help": kind.help}
+            for kind in control.ACTIONS.values()
         ]
-        told = {"label": caller.label, "role": str(caller.role), "project": self.store.project, "actions": actions}
-        return _json({**told, "version": version("holdfast"), "has_town": self.town is not None})
+        payload = {"label": caller.label, "role": str(caller.role), "project": self.store.project, "actions": actions}
+        return _json({**payload, "version": version("holdfast"), "has_town": self.town is not None})
 
     def _listening(self, request: Request) -> Callable[[], Awaitable[bool]]:
         """Whether a stream continues: its token is still good, and its time is not over."""

@@ -44,8 +44,8 @@ def rate(successes: float, n: int) -> Brief:
 
     if n < 1:
         return dict(NO_RATE)
-    found = wilson(min(successes, n), n, level=LEVEL)
-    return {"value": successes / n, "low": found.low, "high": found.high, "n": n, "level": LEVEL}
+    interval = wilson(min(successes, n), n, level=LEVEL)
+    return {"value": successes / n, "low": interval.low, "high": interval.high, "n": n, "level": LEVEL}
 
 
 def mean(paid: Moments) -> Brief:
@@ -158,8 +158,8 @@ def happened(entry: LedgerEntry) -> tuple[str, str]:
         return _moved(entry.body)
     why = str(entry.body.get("why") or "")
     says = SAYS.get(entry.kind)
-    if says is not None and (said := says(entry)):
-        return said, why
+    if says is not None and (message := says(entry)):
+        return message, why
     told = (f"{name} {_one_line(value)}" for name, value in entry.body.items() if name != "why" and value is not None)
     return f"{entry.kind}: {', '.join(told)}", why
 
@@ -208,11 +208,11 @@ def _wanted(entry: LedgerEntry) -> str:
 
 def _tried(entry: LedgerEntry) -> str:
     """The name of a canary or shadow is KIND:VERSION:…"""
-    for word, told in (("begin", "began"), ("end", "ended")):
+    for word, message in (("begin", "began"), ("end", "ended")):
         if word in entry.body:
             kind, _, rest = str(entry.body[word]).partition(":")
             version = rest.split(":")[0]
-            return f"the {kind} of {version} {told}" if "@" in version else f"the trial {entry.body[word]} {told}"
+            return f"the {kind} of {version} {message}" if "@" in version else f"the trial {entry.body[word]} {message}"
     return ""
 
 
@@ -279,7 +279,7 @@ def reasons(found: Iterable[Reason]) -> str:
     listed = list(found)
     if listed and listed[0].code == ALLOWED:
         return listed[0].text
-    return "; ".join(one.text for one in listed)
+    return "; ".join(reason.text for reason in listed)
 
 
 # Decisions about versions --------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ def decision_brief(entry: LedgerEntry) -> Brief:
     decision = None if body.get("decision") is None else decode(Decision, dict(body["decision"]))
     found: list[Brief] = []
     if decision is not None:
-        found = [{"code": one.code, "text": one.text} for one in decision.reasons]
+        found = [{"code": reason.code, "text": reason.text} for reason in decision.reasons]
         why = why or reasons(decision.reasons)
     elif isinstance(body.get("reasons"), list):
         found = [dict(one) for one in body["reasons"]]
@@ -327,7 +327,9 @@ def decisions_since_gate(release_id: str, history: Sequence[LedgerEntry]) -> lis
     """The last 20 decisions about the version since its gate, newest first."""
     entry = _gate(release_id, history)
     after = -1 if entry is None else entry.seq
-    return [decision_brief(one) for one in reversed(history) if one.seq > after and _names(one, release_id)][:20]
+    return [decision_brief(entry) for entry in reversed(history) if entry.seq > after and _names(entry, release_id)][
+        :20
+    ]
 
 
 def live_decision(release_id: str, history: Sequence[LedgerEntry]) -> Brief | None:
@@ -369,8 +371,8 @@ def _about(entry: LedgerEntry) -> str | None:
 
 
 def _gate(release_id: str, history: Sequence[LedgerEntry]) -> LedgerEntry | None:
-    found = (one for one in reversed(history) if one.body.get("decision") and one.body.get("evidence"))
-    return next((one for one in found if _about(one) == release_id), None)
+    found = (entry for entry in reversed(history) if entry.body.get("decision") and entry.body.get("evidence"))
+    return next((entry for entry in found if _about(entry) == release_id), None)
 
 
 def _put_live(release_id: str, history: Sequence[LedgerEntry]) -> LedgerEntry | None:
@@ -392,11 +394,11 @@ def _sentence(release_id: str, entry: LedgerEntry, history: Sequence[LedgerEntry
         return _ended(f"{release_id} is live again since {entry.who} took {body['roll_back']} back: {why}")
     if "restore" in body:
         return _ended(f"{release_id} was restored by {entry.who} in place of {body['retired']}: {why}")
-    opened = gate_decision(release_id, [one for one in history if one.seq < entry.seq])
-    told = str(decision_brief(entry)["sentence"])
+    opened = gate_decision(release_id, [ledger_entry for ledger_entry in history if ledger_entry.seq < entry.seq])
+    message = str(decision_brief(entry)["sentence"])
     if body.get("decision") or opened is None or opened["outcome"] not in ("promoted", "accepted"):
-        return told
-    return f"{told} The gate had opened on {opened['sentence'].partition(': ')[2]}"
+        return message
+    return f"{message} The gate had opened on {opened['sentence'].partition(': ')[2]}"
 
 
 def _ended(sentence: str) -> str:

@@ -77,19 +77,19 @@ async def check_canary(store: Store, policy: str, limits: GuardLimits, *, clock:
     if (pair := compared(releases)) is None:
         return None
     release, beside = pair
-    found = await asyncio.to_thread(judge, store, release, beside, limits, clock())
-    response = respond(release, found.breaches, found.is_clear, lacking(found, limits, release.kind))
+    status = await asyncio.to_thread(judge, store, release, beside, limits, clock())
+    response = respond(release, status.breaches, status.is_clear, lacking(status, limits, release.kind))
     try:
         await _act(store, releases, release, beside, response, clock)
     except Refused:  # a person, or another controller, was faster
         response = Response(action="hold", reasons=response.reasons)
-    return Looked(release=release, watch=found, response=response, at=clock())
+    return Looked(release=release, watch=status, response=response, at=clock())
 
 
 def compared(releases: Sequence[Release]) -> tuple[Release, Release] | None:
     """The version that is watched, and the one that it is compared with: a canary or shadow with the live one, or the
     live one with its holdback."""
-    live = next((one for one in releases if one.stage is Stage.LIVE), None)
+    live = next((release for release in releases if release.stage is Stage.LIVE), None)
     if live is None:
         return None
     if (release := under_way(releases)) is not None:
@@ -100,7 +100,7 @@ def compared(releases: Sequence[Release]) -> tuple[Release, Release] | None:
 
 def under_way(releases: Sequence[Release]) -> Release | None:
     """The canary, which answers people, or else the shadow."""
-    found = {one.stage: one for one in reversed(releases)}
+    found = {release.stage: release for release in reversed(releases)}
     return found.get(Stage.CANARY) or found.get(Stage.SHADOW)
 
 
@@ -108,7 +108,7 @@ def judge(store: Store, release: Release, beside: Release, limits: GuardLimits, 
     """The guard's reading of all requests so far; of a live version, of those of its epoch. Where the comparison has
     limits of its own, these hold: in a town a shadow's days are measured as all others are."""
     trial = trial_of(release, beside)
-    known = {one.name: one.settings.get(GUARD) for one in store.trials.all()}
+    known = {experiment.name: experiment.settings.get(GUARD) for experiment in store.trials.all()}
     served: list[ServedRequest] = []
     own = None if trial is None else known.get(trial.name)
     if own is not None:
@@ -119,12 +119,12 @@ def judge(store: Store, release: Release, beside: Release, limits: GuardLimits, 
         limits = replace(limits, **SILENT)
     if trial is not None and trial.name in known:
         served, limits = _served(store, trial, release, limits)
-    ours = [one for one in served if one.arm == release.id]
-    theirs = [one for one in served if one.arm == beside.id]
-    found = watch(theirs, ours, limits, now=now)
+    ours = [request for request in served if request.arm == release.id]
+    theirs = [request for request in served if request.arm == beside.id]
+    status = watch(theirs, ours, limits, now=now)
     if release.stage is Stage.SHADOW or trial is None or (reason := sample_ratio(trial, served)) is None:
-        return found
-    return replace(found, void=(reason,), is_clear=False)
+        return status
+    return replace(status, void=(reason,), is_clear=False)
 
 
 def _served(
@@ -141,7 +141,7 @@ def _served(
 
 def sample_ratio(trial: Experiment, served: Sequence[ServedRequest]) -> Reason | None:
     """Why the callers were not divided as meant; None while chance explains it."""
-    callers = {(one.arm, one.unit) for one in served}
+    callers = {(request.arm, request.unit) for request in served}
     counts: Mapping[str, int] = {arm: sum(of == arm for of, _ in callers) for arm in trial.arms}
     if (log_e := log_e_mismatch(counts, trial.arms)) < -log(ALARM):
         return None
@@ -153,16 +153,16 @@ def sample_ratio(trial: Experiment, served: Sequence[ServedRequest]) -> Reason |
 def lacking(found: GuardStatus, limits: GuardLimits, kind: PolicyKind | None = None) -> tuple[str, ...]:
     """What each undecided metric still needs, in words; a network has no callers who could tell."""
     undecided = (
-        f"{NAMES.get(name, name)}: {_lack(one, limits, is_network=kind is PolicyKind.NETWORK)}"
-        for name, one in found.readings.items()
-        if one.state == "open"
+        f"{NAMES.get(name, name)}: {_lack(reading, limits, is_network=kind is PolicyKind.NETWORK)}"
+        for name, reading in found.readings.items()
+        if reading.state == "open"
     )
     return (*(reason.text for reason in found.void), *undecided)
 
 
 def has_no_answers(found: GuardStatus) -> bool:
     """Whether nothing is known of what it answers: no service sends it requests."""
-    return not found.breaches and all(one.canary is None for one in found.readings.values())
+    return not found.breaches and all(reading.canary is None for reading in found.readings.values())
 
 
 def _lack(reading: GuardReading, limits: GuardLimits, *, is_network: bool) -> str:
@@ -180,7 +180,7 @@ def _lack(reading: GuardReading, limits: GuardLimits, *, is_network: bool) -> st
         return f"{answers} so far, about {reading.needs} more"
     means = f"its mean {reading.canary:.3g}, the live version's {reading.live:.3g}"
     if reading.quantiles:
-        worst = min(reading.quantiles, key=lambda one: one.e_within)
+        worst = min(reading.quantiles, key=lambda reading: reading.e_within)
         means = f"its p{100 * worst.quantile:g} {worst.canary:.3g}, the live version's {worst.live:.3g}"
     if reading.canary_told is not None and reading.canary_told < 1.0:
         means += f"; {reading.canary_told:.0%} of its outcomes were told, {reading.live_told or 0.0:.0%} of the others"
@@ -208,7 +208,9 @@ async def _act(
         good = True if to is Stage.LIVE else None
         expected: dict[str, Any] = {"expect": release.stage, "share": share or None, "known_good": good}
         await store.releases.move(release.id, to, now=clock(), **expected, **by)
-    if (trial := trial_of(release, beside)) is not None and trial.name in {one.name for one in store.trials.all()}:
+    if (trial := trial_of(release, beside)) is not None and trial.name in {
+        experiment.name for experiment in store.trials.all()
+    }:
         await store.trials.end(trial.name, now=clock(), **by)
 
 
@@ -247,11 +249,11 @@ def advance(
     decision = _decision(store, release, live)
     if decision.open and release.stage in (Stage.SHADOW, Stage.CANARY):
         limits = GuardLimits()
-        found = judge(store, release, live, limits, now)
-        if not (to is Stage.LIVE and release.stage is Stage.SHADOW and has_no_answers(found)):
-            response = respond(release, found.breaches, found.is_clear, lacking(found, limits, release.kind))
+        status = judge(store, release, live, limits, now)
+        if not (to is Stage.LIVE and release.stage is Stage.SHADOW and has_no_answers(status)):
+            response = respond(release, status.breaches, status.is_clear, lacking(status, limits, release.kind))
             is_open = response.action == "advance"
-            decision = Decision(open=is_open, reasons=response.reasons, needs=found.needs or None)
+            decision = Decision(open=is_open, reasons=response.reasons, needs=status.needs or None)
     if not decision.open:
         # The evidence stays, and so does the comparison that a canary is in.
         store.releases.note(release.id, decision, evidence=None, who=who, now=now).result()
@@ -265,15 +267,15 @@ def way_back(store: Store, policy: str, to: str | None) -> tuple[Release, Releas
     """The version that a rollback takes back (the canary, or else the live one), and the one that is live then: the
     last known good, or the named one. Naming a version that a person took back undoes that. `control` executes it."""
     releases = store.releases.of_policy(policy)
-    canary = under_way([one for one in releases if one.stage is not Stage.SHADOW])
-    failing = canary or next((one for one in releases if one.stage is Stage.LIVE), None)
+    canary = under_way([release for release in releases if release.stage is not Stage.SHADOW])
+    failing = canary or next((release for release in releases if release.stage is Stage.LIVE), None)
     if failing is None:
         raise BadInput(f"policy {policy}", why="nothing of it is in service")
     target = rollback_target(releases, failing) if to is None else find_release(store, to)
     if target is not None:
         return failing, target
     history = store.releases.history(policy)
-    taken = {one.id: taken_back(history, one.id) for one in releases if one.stage is Stage.ROLLED_BACK}
+    taken = {release.id: taken_back(history, release.id) for release in releases if release.stage is Stage.ROLLED_BACK}
     undoable = next((name for name, body in taken.items() if body is not None and is_undoable(body)), None)
     remedy = "promote another one first"
     if undoable is not None:

@@ -121,7 +121,7 @@ def note(
     words: dict[str, Any] = {}
     for name, most in NOTED.items():
         letters = value[:most] if isinstance(value := given.get(name), str) else ""
-        words[name] = "".join(one if one.isprintable() else "\ufffd" for one in letters).strip() or "?"
+        words[name] = "".join(letter if letter.isprintable() else "\ufffd" for letter in letters).strip() or "?"
     command = Command(**words, who=who, at=now)
     _refuse(store, command, role, error, refusals)
 
@@ -179,14 +179,14 @@ def _is_plain(value: Any) -> bool:
 
 def preview(store: Store, command: Command) -> dict[str, Any]:
     """The state before and after, what is affected, and why the command would be refused, if it would."""
-    told: dict[str, Any] = {"action": command.action, "subject": command.subject, "kind": None}
+    payload: dict[str, Any] = {"action": command.action, "subject": command.subject, "kind": None}
     try:
-        told["kind"] = _action(command).subject
+        payload["kind"] = _action(command).subject
         plan = _plan(store, command)
-        return told | _planned(plan) | {"affected": dict(plan.affected()), "refused": None}
+        return payload | _planned(plan) | {"affected": dict(plan.affected()), "refused": None}
     except REFUSALS as error:
         nothing: dict[str, Any] = {"before": None, "after": None, "changes": False, "affected": {}}
-        return told | nothing | {"said": str(error), "refused": refusal(error)}
+        return payload | nothing | {"said": str(error), "refused": refusal(error)}
 
 
 def take(
@@ -213,7 +213,7 @@ def take(
         check_why("order", command.why)
         _action(command)
         with locked(store.folder / LOCK) if command.action in ALONE else nullcontext():
-            found, then = _execute(store, command, caller)
+            result, then = _execute(store, command, caller)
     except REFUSALS as error:
         if not is_dry:
             with suppress(Conflict):  # the same command was faster elsewhere: its effect is why this one is refused
@@ -221,7 +221,7 @@ def take(
                     return {**before.body, "again": True}
         _refuse(store, command, caller.role, error, refusals)
         raise
-    return {**found.body, "again": found.again, **({} if found.again else then())}
+    return {**result.body, "again": result.again, **({} if result.again else then())}
 
 
 def _execute(store: Store, command: Command, caller: Caller) -> tuple[CommandResult, Callable[[], Facts]]:
@@ -230,9 +230,9 @@ def _execute(store: Store, command: Command, caller: Caller) -> tuple[CommandRes
     if before is not None:
         return before, dict
     plan = _plan(store, command)
-    told = {"id": command.id, "action": command.action, **_planned(plan), **plan.first()}
-    found = store.commands.once(command, caller.role, lambda tx: {**told, **plan.act(tx)}, run=plan.run).result()
-    return found, plan.then
+    payload = {"id": command.id, "action": command.action, **_planned(plan), **plan.first()}
+    result = store.commands.once(command, caller.role, lambda tx: {**payload, **plan.act(tx)}, run=plan.run).result()
+    return result, plan.then
 
 
 def refusal(error: HoldfastError) -> dict[str, str]:
@@ -287,11 +287,11 @@ def _plan(store: Store, command: Command) -> ActionPlan:
 
 def _planned(plan: ActionPlan) -> dict[str, Any]:
     now, was = _words(plan.after), _words(plan.before)
-    said = "; ".join(f"{name} {now[name]}, was {was[name]}" for name in now if now[name] != was[name])
+    message = "; ".join(f"{name} {now[name]}, was {was[name]}" for name in now if now[name] != was[name])
     if not plan.is_change:
-        said = f"{', '.join(now.values())}, as before"
+        message = f"{', '.join(now.values())}, as before"
     states = {"before": dict(plan.before), "after": dict(plan.after), "changes": plan.is_change}
-    return {"subject": plan.subject, **states, "said": f"{plan.subject}: {said}"}
+    return {"subject": plan.subject, **states, "said": f"{plan.subject}: {message}"}
 
 
 def _words(told: Facts) -> dict[str, str]:
@@ -348,11 +348,11 @@ def _interrupt(store: Store, run: RunRecord, command: Command) -> dict[str, Any]
         cancelled += n
         if is_driven and cancelled >= SWEPT:
             break
-    told: dict[str, Any] = {"cancelled": cancelled}
+    payload: dict[str, Any] = {"cancelled": cancelled}
     if is_silent:
         ended = store.runs.end(run.id, RunState.CANCELLED, who=command.who, now=command.at, error=command.why).result()
-        told["after"] = _state(ended)
-    return told
+        payload["after"] = _state(ended)
+    return payload
 
 
 def _recovery(store: Store, command: Command, run: RunRecord) -> ActionPlan:
@@ -372,9 +372,9 @@ def _recovery(store: Store, command: Command, run: RunRecord) -> ActionPlan:
 
     def affected() -> Facts:
         with _unrecoverable():
-            found = lifecycle.last_sound(store, run)
-        kept = None if found.checkpoint is None else found.checkpoint.id
-        return {**_counts(store, run.id), "checkpoint": kept, "checkpoint_source": found.source}
+            point = lifecycle.last_sound(store, run)
+        kept = None if point.checkpoint is None else point.checkpoint.id
+        return {**_counts(store, run.id), "checkpoint": kept, "checkpoint_source": point.source}
 
     return ActionPlan(
         subject=run.id, run=run.id, before=_state(run), after=after, is_change=is_change, affected=affected, first=first
@@ -432,7 +432,7 @@ def _of_policy(store: Store, command: Command) -> ActionPlan:
     policy = find_policy(store, command.subject)
     failing, target = canary_controller.way_back(store, policy, command.args.get("to"))
     store.releases.check_rollback(policy, failing=failing.id, to=target.id)
-    by_stage = {one.stage: one.id for one in reversed(store.releases.of_policy(policy))}
+    by_stage = {release.stage: release.id for release in reversed(store.releases.of_policy(policy))}
     live, canary = by_stage.get(Stage.LIVE), by_stage.get(Stage.CANARY)
 
     def act(tx: Transaction) -> Facts:
@@ -496,11 +496,13 @@ def _alert_name(alert: Alert) -> str:
 def _find_alert(store: Store, text: str) -> Alert:
     """The active alert CODE or CODE@RUN; without the run, the only one with that code."""
     active = store.alerts.standing()
-    found = [one for one in active if _alert_name(one) == text] or [one for one in active if one.code == text]
-    if len(found) != 1:
-        why = f"stands for {len(found)} runs: name one, as in {_alert_name(found[0])}" if found else "does not stand"
+    alerts = [alert for alert in active if _alert_name(alert) == text] or [
+        alert for alert in active if alert.code == text
+    ]
+    if len(alerts) != 1:
+        why = f"stands for {len(alerts)} runs: name one, as in {_alert_name(alerts[0])}" if alerts else "does not stand"
         raise NotFound(f"alert {text!r}", why=why, remedy="'holdfast control alerts' lists what stands")
-    return found[0]
+    return alerts[0]
 
 
 PLANS: Mapping[str, Callable[[Store, Command], ActionPlan]] = {

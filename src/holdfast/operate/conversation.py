@@ -52,7 +52,7 @@ def rollout(store: Store, rollout_id: str, *, now: float, attempt: int | None = 
     found = store.views.rollout(rollout_id)
     tries = store.views.attempts(found.id)
     shown = shown_attempt(found, tries, attempt)
-    spans = [] if shown is None else sorted(store.traces.spans(shown.token), key=lambda one: one.seq)
+    spans = [] if shown is None else sorted(store.traces.spans(shown.token), key=lambda span: span.seq)
     breakdown = None if shown is None else store.traces.breakdown(shown.token)
     turns, opening, loose = _turns(spans, breakdown)
     return {
@@ -62,8 +62,8 @@ def rollout(store: Store, rollout_id: str, *, now: float, attempt: int | None = 
             "metadata": dict(found.metadata),
         },
         "attempts": [
-            {**attempt_brief(one, now), "is_final": one.id == found.final_attempt, "is_shown": one == shown}
-            for one in tries[-100:]
+            {**attempt_brief(attempt, now), "is_final": attempt.id == found.final_attempt, "is_shown": attempt == shown}
+            for attempt in tries[-100:]
         ],
         "shown": None if shown is None else shown.number,
         "output": None if shown is None else store.views.output(shown),
@@ -129,7 +129,7 @@ def _side(store: Store, key: int, one: Rollout, middle: float | None, spread: fl
         "turns": len(calls),
         "calls": [cut(span.tool.tool, 100) for span in spans if span.tool is not None][:SPANS],
         "completion_tokens": sum(call.completion_tokens or 0 for call in calls),
-        "signals": [] if breakdown is None else [_signal(each) for each in breakdown.signals],
+        "signals": [] if breakdown is None else [_signal(signal) for signal in breakdown.signals],
         "advantage": advantage,
     }
 
@@ -137,10 +137,10 @@ def _side(store: Store, key: int, one: Rollout, middle: float | None, spread: fl
 def shown_attempt(found: Rollout, tries: Sequence[Attempt], number: int | None = None) -> Attempt | None:
     """The requested attempt, else the deciding one, else the last."""
     if number is None:
-        return next((one for one in tries if one.id == found.final_attempt), tries[-1] if tries else None)
-    for one in tries:
-        if one.number == number:
-            return one
+        return next((attempt for attempt in tries if attempt.id == found.final_attempt), tries[-1] if tries else None)
+    for attempt in tries:
+        if attempt.number == number:
+            return attempt
     raise NotFound(f"attempt {number} of {found.id}", why=f"it has {len(tries)}", remedy="leave --attempt out")
 
 
@@ -150,14 +150,18 @@ def _turns(spans: Sequence[Span], breakdown: RewardBreakdown | None) -> tuple[li
     seen, whole = 0, 0  # signals count whole turns: a call that was cut short decided nothing
     for span in spans:
         if span.model is not None:
-            messages = [_message(one) for one in span.model.messages]
+            messages = [_message(message) for message in span.model.messages]
             if not turns:
                 opening = messages
-            heard = [] if not turns else [one for one in messages[seen:] if one["role"] not in ("assistant", "tool")]
+            heard = (
+                []
+                if not turns
+                else [message for message in messages[seen:] if message["role"] not in ("assistant", "tool")]
+            )
             seen = len(messages)
             is_partial = PARTIAL in span.attributes
             own = (
-                [one for one in breakdown.signals if one.turn == whole]
+                [signal for signal in breakdown.signals if signal.turn == whole]
                 if breakdown is not None and not is_partial
                 else []
             )
@@ -186,7 +190,7 @@ def _turn(
         "calls": [],
         "tokens": tokens,
         "tokens_left_out": 0 if tokens is None else len(call.completion_ids or ()) - len(tokens),
-        "signals": [_signal(one) for one in own],
+        "signals": [_signal(term) for term in own],
     }
 
 
@@ -270,7 +274,7 @@ def _spelled(ids: Sequence[int]) -> list[str] | None:
 
 
 def _sheet(breakdown: RewardBreakdown) -> Brief:
-    return {"signals": [_signal(one) for one in breakdown.signals], "total": breakdown.total}
+    return {"signals": [_signal(signal) for signal in breakdown.signals], "total": breakdown.total}
 
 
 def _signal(signal: RewardTerm) -> Brief:
@@ -291,7 +295,7 @@ def _budget(store: Store, attempt: Attempt) -> Brief | None:
         **pick(budget, "ceiling cap allowed spent overspent calls escalations"),
         "mode": None if budget.mode is None else str(budget.mode),
         "waste": use.waste,
-        "events": [{name: told[name] for name in kept} for told in (encode(one) for one in events)],
+        "events": [{name: payload[name] for name in kept} for payload in (encode(event) for event in events)],
     }
 
 

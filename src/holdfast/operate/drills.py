@@ -59,14 +59,14 @@ class Callers:
 
     def __enter__(self) -> Callers:
         self._threads += [threading.Thread(target=self._ask, args=(n,), daemon=True) for n in range(self.many)]
-        for one in self._threads:
-            one.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._told.set()
-        for one in self._threads:
-            one.join(60.0)
+        for thread in self._threads:
+            thread.join(60.0)
 
     def _ask(self, number: int) -> None:
         body = {"model": self.policy, "user": f"caller-{number}", "max_tokens": 8}
@@ -194,8 +194,8 @@ class Scratch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for one in self._running:
-            one.kill()
+        for running in self._running:
+            running.kill()
 
     @contextmanager
     def opened(self) -> Iterator[Store]:
@@ -221,10 +221,12 @@ class Scratch:
 
     def call(self, *words: str, patience_s: float = PATIENCE_S) -> Running:
         """Runs a command to its end; DrillFailed where it fails."""
-        one = self.begin(*words)
-        if self.end(one, patience_s):
-            raise DrillFailed(one.line, why=f"exit {one.code}: {' '.join((one.err or one.out).split())[-300:]}")
-        return one
+        running = self.begin(*words)
+        if self.end(running, patience_s):
+            raise DrillFailed(
+                running.line, why=f"exit {running.code}: {' '.join((running.err or running.out).split())[-300:]}"
+            )
+        return running
 
     def kill(self, one: Running, **facts: Any) -> TimedEvent:
         """`kill -9`, now."""
@@ -244,8 +246,8 @@ class Scratch:
         while not is_so():
             if time.monotonic() > end:
                 raise DrillFailed(what, why=f"did not come to be within {patience_s:g} s")
-            for one in self._running:
-                one.has_ended()  # reaped
+            for running in self._running:
+                running.has_ended()  # reaped
             time.sleep(0.02)
 
     def _write(self, line: str, at: float | None = None) -> None:
@@ -306,8 +308,8 @@ def perform(
     """
     began = clock()
     with Scratch(folder, clock=clock, say=say, practice=practice, minutes=minutes, cpu_share=cpu_share) as scratch:
-        told = DRILLS[kind](scratch, quick)
-    return write_up(kind, folder, told, scratch.marks, limits, began=began)
+        story = DRILLS[kind](scratch, quick)
+    return write_up(kind, folder, story, scratch.marks, limits, began=began)
 
 
 def crash(scratch: Scratch, quick: bool) -> Story:
@@ -322,12 +324,12 @@ def crash(scratch: Scratch, quick: bool) -> Story:
             _manifest(scratch, run, driver)
         killed = str(scratch.kill(driver).facts["command"])
         driver = _taken_up(scratch, run)
-    told = _ended(scratch, run, driver, killed)
+    story = _ended(scratch, run, driver, killed)
     if not quick:
         if scratch.practice is not None:
             _phases(scratch, scratch.practice)
         _serving(scratch)
-    return told
+    return story
 
 
 def _phases(scratch: Scratch, practice: Mapping[str, Any]) -> None:
@@ -402,7 +404,7 @@ def _open(scratch: Scratch, run: str, split: str) -> tuple[int, int]:
 def _is_learning(scratch: Scratch, run: str) -> bool:
     """Its practice is done, and the update from it is not recorded yet."""
     with scratch.opened() as store:
-        steps = sum("learning_s" in one.body for one in store.steps.of_run(run))
+        steps = sum("learning_s" in step.body for step in store.steps.of_run(run))
     left, done = _open(scratch, run, "train")
     return left == 0 and done > 0 and steps < 2 and done == (steps + 1) * 16
 
@@ -530,10 +532,10 @@ class SoakDrill:
         _two_versions(scratch, SERVED)
         self._room = scratch.begin("serve", "--port", "0", "--store", str(scratch.store))
         scratch.wait("the room is up", lambda: self._room.has_ended() or ROOM.search(self._room.out) is not None)
-        found = ROOM.search(self._room.out)
-        if found is None:
+        match = ROOM.search(self._room.out)
+        if match is None:
             raise _failed(self._room)
-        self._health = f"{found.group()}/healthz"
+        self._health = f"{match.group()}/healthz"
 
     def go_on(self, minutes: float, practice: Mapping[str, Any] | None) -> str:
         """The id of its last run."""
@@ -601,10 +603,10 @@ class SoakDrill:
         """Moves the clocks of driver and service, each for itself, for longer than a lease lasts, and back. Half of the
         drivers are killed before: what they wrote lies hours off, and the next one has the true time."""
         scratch = self._scratch
-        for name, one in (("driver", driver), ("service", served)):
+        for name, running in (("driver", driver), ("service", served)):
             seconds = round(self._rng.choice((-1.0, 1.0)) * self._rng.uniform(*JUMP_S))
-            scratch.mark("clock moved", of=name, pid=one.pid, seconds=seconds)
-            one.move_clock(seconds)
+            scratch.mark("clock moved", of=name, pid=running.pid, seconds=seconds)
+            running.move_clock(seconds)
         time.sleep(1.5 * LEASE_S)
         served.move_clock(0.0)
         if self._rng.random() < 0.5 and not driver.has_ended():
@@ -658,10 +660,10 @@ def _served(scratch: Scratch, policy: str) -> tuple[Running, str]:
     words = ("--port", "0", "--no-record", "--no-guard", "--no-holdback", "--store", str(scratch.store))
     served = scratch.begin("release", "serve", policy, *words)
     scratch.wait("the service is up", lambda: served.has_ended() or ADDRESS.search(served.out) is not None)
-    found = ADDRESS.search(served.out)
-    if found is None:
+    match = ADDRESS.search(served.out)
+    if match is None:
         raise DrillFailed(served.line, why=f"did not begin: {served.err[-300:]}")
-    return served, found.group()
+    return served, match.group()
 
 
 def _callers(scratch: Scratch, policy: str, address: str) -> Callers:
@@ -701,8 +703,8 @@ def _manifest(scratch: Scratch, run: str, driver: Running) -> None:
     found.pop("settings")
     done = counts[RolloutState.SUCCEEDED]
     rollouts = {str(state): n for state, n in counts.items()}
-    told = {"schema_version": 1, "run": found, "pid": driver.pid, "succeeded": done, "rollouts": rollouts}
-    write(scratch.folder / playbook.MANIFEST, told)
+    payload = {"schema_version": 1, "run": found, "pid": driver.pid, "succeeded": done, "rollouts": rollouts}
+    write(scratch.folder / playbook.MANIFEST, payload)
 
 
 def _taken_up(scratch: Scratch, run: str, command: str = "optimize") -> Running:
@@ -724,7 +726,7 @@ def _taken_up(scratch: Scratch, run: str, command: str = "optimize") -> Running:
 def _is_taken_up(store: Store, run: str, driver: Running, since: float) -> bool:
     """Whether a driver has resumed the run since then, or this one has ended."""
     return driver.has_ended() or any(
-        "resume" in one.body and one.at > since for one in store.ledger.entries(run=run) if one.kind == "run"
+        "resume" in entry.body and entry.at > since for entry in store.ledger.entries(run=run) if entry.kind == "run"
     )
 
 

@@ -25,14 +25,14 @@ Section = dict[str, Any]  # of the bundle
 
 def gather(reports: Path, drills: Path, *, runbook: Path | None, incidents: Path | None, now: float) -> Section:
     """The documented bundle: the evidence, checked again, and the decision that follows from it."""
-    read = {one.path: parse(one.path.read_bytes()) for one in catalogue(reports) if one.kind == PROOF}
+    read = {report.path: parse(report.path.read_bytes()) for report in catalogue(reports) if report.kind == PROOF}
     times = {path: "" if isinstance(data, Problem) else str(data.get("generated_at")) for path, data in read.items()}
     proofs = sorted(read, key=lambda path: (times[path], str(path)))
     benchmark, safety = _proved({path: read[path] for path in proofs})
     bundle: Section = {"benchmark": benchmark, "safety": safety, "operations": _operated(drills)}
     books = {"operator_runbook_ref": _written(runbook), "incident_playbook_ref": _written(incidents)}
     playbooks = bundle["operations"]["playbooks"].values()
-    rests = [*proofs[-1:], *map(Path, playbooks), *(Path(one) for one in books.values() if one)]
+    rests = [*proofs[-1:], *map(Path, playbooks), *(Path(book) for book in books.values() if book)]
     codes = [f"{part}_failed" for part in PARTS if not bundle[part]["pass"]]
     codes += [f"{name.removesuffix('_ref')}_missing" for name, one in books.items() if one is None]
     return {

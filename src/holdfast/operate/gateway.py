@@ -77,24 +77,24 @@ class StoreSnapshot:
 
     @cached_property
     def health(self) -> Body:
-        told = views.health(self._store, now=self._now)
-        return {name: value for name, value in told.items() if name not in ("run", "is_paused")}
+        payload = views.health(self._store, now=self._now)
+        return {name: value for name, value in payload.items() if name not in ("run", "is_paused")}
 
     @cached_property
     def training(self) -> Body:
         run, path = self.run, self._store.folder / "status.json"
-        told: Body = {"status_path": str(path), "status_present": path.is_file(), "store_path": self._store.url}
-        standing = [one for one in self._store.alerts.standing() if run is not None and one.run == run.id]
-        told["live_learning_alerts"] = [_alert(one.code, str(one.severity), one.message) for one in standing]
+        payload: Body = {"status_path": str(path), "status_present": path.is_file(), "store_path": self._store.url}
+        standing = [alert for alert in self._store.alerts.standing() if run is not None and alert.run == run.id]
+        payload["live_learning_alerts"] = [_alert(alert.code, str(alert.severity), alert.message) for alert in standing]
         if run is None:
             nothing = dict.fromkeys(("total_rollouts", "succeeded", "failed", "cancelled"), 0)
             more = {"run_state": "unknown", "model_ref": None, "updated_unix_ms": 0, "rl_optimizer": None}
-            return {**told, **nothing, **more, "run_id": None, "diagnostics": ["no run yet"]}
+            return {**payload, **nothing, **more, "run_id": None, "diagnostics": ["no run yet"]}
         totals = self._store.figures.totals(run.id)
         counts = {str(state): n for state, n in totals.counts.items()}
         steps, _ = self._store.figures.steps(run.id)
-        optimizer = next((one.body["rl_optimizer"] for one in reversed(steps) if "rl_optimizer" in one.body), None)
-        return told | {
+        optimizer = next((step.body["rl_optimizer"] for step in reversed(steps) if "rl_optimizer" in step.body), None)
+        return payload | {
             "run_id": run.id,
             "run_state": str(run.state),
             "model_ref": run.model_ref,
@@ -112,25 +112,25 @@ class StoreSnapshot:
         run = self.run
         is_paused = run is not None and run.wanted in (DesiredState.PAUSED, DesiredState.FROZEN)
         entries, _ = self._store.figures.entries(most=1, kind="command")
-        told: Body = {"mode": "paused" if is_paused else "running", "paused": is_paused}
-        told["allowed_actions"] = list(ACTIONS)
+        payload: Body = {"mode": "paused" if is_paused else "running", "paused": is_paused}
+        payload["allowed_actions"] = list(ACTIONS)
         if entries:
             body = entries[0].body
             last = {"request_id": body.get("id"), "action": body.get("action"), "reason": body.get("why")}
             last |= {"actor": entries[0].who, "status": "accepted", "timestamp_unix_ms": _ms(entries[0].at)}
-            told["last_action"] = {"schema_version": SCHEMA, **last, "control_mode": told["mode"]}
-        return told
+            payload["last_action"] = {"schema_version": SCHEMA, **last, "control_mode": payload["mode"]}
+        return payload
 
     @cached_property
     def state(self) -> Body:
         """All of it is in the store: no other file could be missing or broken."""
         store, cycles = self._store.url, self.queue_timeline
         names = ("state", "events_log", "actions_log", "control_state")
-        told: Body = {f"{name}_path": store for name in names} | {f"{name}_present": True for name in names}
-        told |= {name: cycles[name] for name in ("cycle_reports", "invalid_cycle_reports", "last_reason_codes")}
-        told |= {"dashboard_root": str(self._store.folder), "diagnostics": []}
+        payload: Body = {f"{name}_path": store for name in names} | {f"{name}_present": True for name in names}
+        payload |= {name: cycles[name] for name in ("cycle_reports", "invalid_cycle_reports", "last_reason_codes")}
+        payload |= {"dashboard_root": str(self._store.folder), "diagnostics": []}
         audited = self.health["control_audit_count"]
-        return told | {"action_audit_records": audited, "invalid_action_audit_records": 0}
+        return payload | {"action_audit_records": audited, "invalid_action_audit_records": 0}
 
     @cached_property
     def queue_timeline(self) -> Body:
@@ -139,7 +139,7 @@ class StoreSnapshot:
         entries, _ = self._store.figures.entries(most=200, kind="command")
         begun = Counter(int(start // CYCLE_S) for start, _, _ in recent)
         ended = Counter((int(end // CYCLE_S), status) for _, end, status in recent if end is not None)
-        orders = Counter(int(one.at // CYCLE_S) for one in entries)
+        orders = Counter(int(entry.at // CYCLE_S) for entry in entries)
         minutes = sorted({*begun, *(minute for minute, _ in ended)})[-CYCLES:]
         cycles: list[Body] = []
         for minute in minutes:
@@ -161,9 +161,9 @@ class StoreSnapshot:
                     "control_actions_applied": orders[minute],
                 }
             )
-        counts = Counter(code for one in cycles for code in one["reason_codes"])
-        told = {"cycle_reports": len(cycles), "invalid_cycle_reports": 0, "reason_code_counts": dict(counts)}
-        return told | {"last_reason_codes": cycles[-1]["reason_codes"] if cycles else [], "recent_cycles": cycles}
+        counts = Counter(code for cycle in cycles for code in cycle["reason_codes"])
+        payload = {"cycle_reports": len(cycles), "invalid_cycle_reports": 0, "reason_code_counts": dict(counts)}
+        return payload | {"last_reason_codes": cycles[-1]["reason_codes"] if cycles else [], "recent_cycles": cycles}
 
     @cached_property
     def alerts(self) -> list[Body]:
@@ -178,7 +178,7 @@ class StoreSnapshot:
             (failed or state == "failed", "training_failures", "warning", f"{failed} rollouts failed"),
             (state == "unknown", "state_missing", "warning", "there is no run yet"),
         )
-        told = [_alert(one.code, str(one.severity), one.message) for one in self._store.alerts.standing()]
+        told = [_alert(alert.code, str(alert.severity), alert.message) for alert in self._store.alerts.standing()]
         told += [_alert(f"dashboard_{code}", level, text) for is_so, code, level, text in derived if is_so]
         return told or [_alert("dashboard_healthy", "info", "nothing is wrong")]
 
@@ -221,8 +221,8 @@ class Gateway:
                     break
                 found = views.rollouts(self._store, look.run.id, now=now, most=per_page, before=found["next"])
             records = [_record(one) for one in found["rollouts"]]
-        told = {"page": page, "per_page": per_page, "total_records": total, "total_pages": -(-total // per_page)}
-        return look.answer(**told, invalid_records=0, records=records, diagnostics=[])
+        payload = {"page": page, "per_page": per_page, "total_records": total, "total_pages": -(-total // per_page)}
+        return look.answer(**payload, invalid_records=0, records=records, diagnostics=[])
 
     def act(self, body: Any, caller: Caller) -> Body:
         """pause, resume or refresh for the newest run, through `control`."""
@@ -236,11 +236,11 @@ class Gateway:
             order = Command(id=made, action=action, subject=run.id, who=caller.label, why=reason, at=now)
             control.take(self._store, order, caller, refusals=self._refusals)
         after = self._look()
-        told: Body = {"request_id": made, "action": action, "actor": caller.label, "reason": reason}
-        told |= {"status": "accepted", "timestamp_unix_ms": _ms(now), "control_mode": after.control["mode"]}
-        told |= {name: after.health[name] for name in ("health_state", "health_reason", "rollout_gate")}
+        payload: Body = {"request_id": made, "action": action, "actor": caller.label, "reason": reason}
+        payload |= {"status": "accepted", "timestamp_unix_ms": _ms(now), "control_mode": after.control["mode"]}
+        payload |= {name: after.health[name] for name in ("health_state", "health_reason", "rollout_gate")}
         where = {name: after.state[name] for name in ("actions_log_path", "control_state_path")}
-        return {"schema_version": SCHEMA, **told, **where}
+        return {"schema_version": SCHEMA, **payload, **where}
 
     def configure(self, body: Any, caller: Caller) -> Body:
         """Overrides that a following learner reads before each step; noted in the ledger."""
@@ -252,8 +252,8 @@ class Gateway:
             given = _overrides(body)
         pending = self._store.overrides.put(given, now=now)
         self._store.ledger.append("config", {"overrides": given}, who=caller.label, now=now).result()
-        told = {"accepted": given, "applied": {"mode": "persisted_pending"}, "pending_overrides": pending}
-        return {"schema_version": SCHEMA, **told, "overrides_path": str(path), "updated_unix_ms": _ms(now)}
+        payload = {"accepted": given, "applied": {"mode": "persisted_pending"}, "pending_overrides": pending}
+        return {"schema_version": SCHEMA, **payload, "overrides_path": str(path), "updated_unix_ms": _ms(now)}
 
     @contextmanager
     def _noting(self, body: Any, caller: Caller, now: float) -> Iterator[None]:

@@ -261,7 +261,7 @@ class TrafficLog:
         is_keyless = rng.random(n) < traffic.keyless
         first, last = traffic.rate
         chances, luck, latencies = rng.random((4, n)), rng.random(n), rng.lognormal(sigma=0.6, size=n)
-        found, told_at = [], []
+        requests, told_at = [], []
         for number in range(n):
             key = "" if is_keyless[number] else keys[number]
             if not is_counted(routing, key):
@@ -279,7 +279,7 @@ class TrafficLog:
             elif is_canary and chances[1, number] < traffic.slow:
                 latency = SLOW_S
             is_hidden = is_canary and not is_good and not error and chances[2, number] >= traffic.observed
-            found.append(
+            requests.append(
                 ServedRequest(
                     id=str(number),
                     trial="t",
@@ -292,14 +292,14 @@ class TrafficLog:
                 )
             )
             is_late = is_canary and not is_good
-            told_at.append(found[-1].at + (traffic.late_s if is_late else 0.0))
-        return cls(traffic, found, np.array(told_at))
+            told_at.append(requests[-1].at + (traffic.late_s if is_late else 0.0))
+        return cls(traffic, requests, np.array(told_at))
 
     def known(self, now: float) -> list[ServedRequest]:
         return [
-            one if at <= now else replace(one, success=None)
-            for one, at in zip(self.requests, self.told_at, strict=True)
-            if one.at <= now
+            request if at <= now else replace(request, success=None)
+            for request, at in zip(self.requests, self.told_at, strict=True)
+            if request.at <= now
         ]
 
     def looked_at(self, limits: GuardLimits) -> tuple[bool, bool]:
@@ -307,27 +307,32 @@ class TrafficLog:
         times = [float("inf")]
         if self.traffic.late_s:
             times = [self.traffic.seconds * look / LOOKS for look in range(1, LOOKS + 1)]
-        found = [self._read(self.known(now), limits, now) for now in times]
-        return any(one.breaches for one in found), any(one.is_clear for one in found)
+        status = [self._read(self.known(now), limits, now) for now in times]
+        return any(guard_status.breaches for guard_status in status), any(
+            guard_status.is_clear for guard_status in status
+        )
 
     def _read(self, requests: Sequence[ServedRequest], limits: GuardLimits, now: float) -> GuardStatus:
-        live, canary = ([one for one in requests if one.arm == arm] for arm in (LIVE, CANARY))
-        found = watch(live, canary, limits, now=now)
+        live, canary = ([request for request in requests if request.arm == arm] for arm in (LIVE, CANARY))
+        status = watch(live, canary, limits, now=now)
         part = min(self.traffic.share, 100 - HOLDBACK) / 100 if self.traffic.share else 1.0 - HOLDBACK / WATCHED
         trial = Experiment(name="t", kind="canary", arms={LIVE: 1.0 - part, CANARY: part}, salt="s", created_at=0.0)
-        return found if sample_ratio(trial, requests) is None else replace(found, is_clear=False)
+        return status if sample_ratio(trial, requests) is None else replace(status, is_clear=False)
 
     def outcomes_until_breach(self, limits: GuardLimits) -> int:
         """Counts the canary's outcomes from when it became bad until the breach."""
-        began = sorted(one.at - (one.latency_s or 0.0) for one in self.requests)
+        began = sorted(request.at - (request.latency_s or 0.0) for request in self.requests)
         low, high = 0, len(began)
         while low < high:  # a breach stays one
             middle = (low + high) // 2
-            upto = [one for one in self.requests if one.at - (one.latency_s or 0.0) <= began[middle]]
+            upto = [request for request in self.requests if request.at - (request.latency_s or 0.0) <= began[middle]]
             low, high = (low, middle) if self._read(upto, limits, float("inf")).breaches else (middle + 1, high)
         start = self.traffic.worse_from * self.traffic.seconds
         end = began[min(low, len(began) - 1)]
-        return sum(one.arm == CANARY and start <= one.at - (one.latency_s or 0.0) <= end for one in self.requests)
+        return sum(
+            request.arm == CANARY and start <= request.at - (request.latency_s or 0.0) <= end
+            for request in self.requests
+        )
 
 
 def _callers(traffic: Traffic, rng: Rng) -> tuple[list[str], NDArray[np.float64]]:
@@ -366,7 +371,7 @@ def is_promoted(arms: SimulatedArms, alpha: float, salt: str, rng: Rng) -> bool:
     statistics = Statistics(Design(alpha=alpha))
     looks = [arms.units * look // LOOKS for look in range(1, LOOKS + 1)] if arms.late else [arms.units]
     for now in looks:
-        known = [one for one, at in zip(served, told_at, strict=True) if at < now]
+        known = [request for request, at in zip(served, told_at, strict=True) if at < now]
         made = verdict(trial, exposures[:now], known, compare=statistics.compare, guard=_unguarded, now=float(now))
         if made.call is ExperimentCall.PROMOTE:
             return True

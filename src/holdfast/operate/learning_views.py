@@ -51,27 +51,29 @@ def learning(store: Store, run_id: str, *, now: float) -> Brief:
 
     `length`: sampled tokens per sample. `taught`: rollouts that gave a gradient, of `rollouts`.
     """
-    found = store.runs.get(run_id)
-    steps, is_whole = store.figures.steps(found.id)
-    points = [point(one) for one in steps[-POINTS:]]
-    kept = store.figures.checkpoints(found.id, CHECKPOINTS)
+    run = store.runs.get(run_id)
+    steps, is_whole = store.figures.steps(run.id)
+    points = [point(step) for step in steps[-POINTS:]]
+    kept = store.figures.checkpoints(run.id, CHECKPOINTS)
     serving = _serving(store)
-    known = {one.id for one in kept}
+    known = {checkpoint.id for checkpoint in kept}
     silent: dict[str, int] = {}
-    for one in steps:
-        for reason, n in (_part(one.body, "audit", "counts") or _part(one.body, "rl_optimizer", "no_gradient")).items():
+    for step in steps:
+        for reason, n in (
+            _part(step.body, "audit", "counts") or _part(step.body, "rl_optimizer", "no_gradient")
+        ).items():
             silent[reason] = silent.get(reason, 0) + int(n)
     return {
-        "run": found.id,
+        "run": run.id,
         "steps": len(steps),
         "is_whole": is_whole,
         "points": points,
         "ranges": {name: _range(one[name] for one in points) for name in (*CURVES, "length")},
         "audit": _audit(steps),
         "silent": dict(sorted(silent.items(), key=lambda one: -one[1])),
-        "findings": next((list(one.body["quality"]) for one in reversed(steps) if "quality" in one.body), []),
-        "checkpoints": [_checkpoint(one, serving) for one in kept],
-        "edges": [[one.parent, one.id] for one in kept if one.parent in known],
+        "findings": next((list(step.body["quality"]) for step in reversed(steps) if "quality" in step.body), []),
+        "checkpoints": [_checkpoint(checkpoint, serving) for checkpoint in kept],
+        "edges": [[checkpoint.parent, checkpoint.id] for checkpoint in kept if checkpoint.parent in known],
     }
 
 
@@ -81,9 +83,9 @@ def search(store: Store, run_id: str, *, now: float) -> Brief:
     from holdfast.operate.prompt_page import headline
     from holdfast.pipeline.prompts import searches
 
-    found = store.runs.get(run_id)
-    told = [{**one, "headline": headline(one)} for one in searches(store, found.id)]
-    return {"run": found.id, "searches": [_without(one) for one in told]}
+    run = store.runs.get(run_id)
+    told = [{**one, "headline": headline(one)} for one in searches(store, run.id)]
+    return {"run": run.id, "searches": [_without(one) for one in told]}
 
 
 def _without(search: Mapping[str, Any]) -> Brief:
@@ -94,45 +96,45 @@ def _without(search: Mapping[str, Any]) -> Brief:
 def has_curves(store: Store, run_id: str) -> bool:
     """Whether any of its steps has a value to draw; a proof's only step, for one, has none."""
     steps, _ = store.figures.steps(run_id)
-    return any(_number(one.body, places) is not None for one in reversed(steps) for places in CURVES.values())
+    return any(_number(step.body, places) is not None for step in reversed(steps) for places in CURVES.values())
 
 
 def point(update: StepRecord) -> Brief:
     """One step of learning as a point on each curve."""
     body, audit = update.body, _part(update.body, "audit")
-    told: Brief = {"step": update.step, "at": update.at}
-    told |= {name: body.get(name) for name in ("lesson", "phase", "skipped", "checkpoint", "release")}
-    told |= {name: _number(body, places) for name, places in CURVES.items()}
+    payload: Brief = {"step": update.step, "at": update.at}
+    payload |= {name: body.get(name) for name in ("lesson", "phase", "skipped", "checkpoint", "release")}
+    payload |= {name: _number(body, places) for name, places in CURVES.items()}
     tokens, samples = _number(body, (("update", "tokens"),)), _number(body, (("update", "samples"),))
-    told["length"] = tokens / samples if tokens is not None and samples else None
-    told["taught"], told["rollouts"] = audit.get("taught"), audit.get("rollouts", body.get("rollouts"))
+    payload["length"] = tokens / samples if tokens is not None and samples else None
+    payload["taught"], payload["rollouts"] = audit.get("taught"), audit.get("rollouts", body.get("rollouts"))
     for name in ("stopped_early", "restored"):
-        told[name] = _part(body, "update").get(name) or _part(body, "rl_optimizer").get(name)
-    return told
+        payload[name] = _part(body, "update").get(name) or _part(body, "rl_optimizer").get(name)
+    return payload
 
 
 def _audit(steps: Sequence[StepRecord]) -> Brief | None:
-    for one in reversed(steps):
-        audit = _part(one.body, "audit")
+    for step in reversed(steps):
+        audit = _part(step.body, "audit")
         if audit:
             names = ("rollouts", "taught", "tokens", "idle_tokens", "dominant", "zero_gradient", "constraint")
-            told: Brief = {"step": one.step, **{name: audit.get(name) for name in names}}
-            told |= {name: dict(audit.get(name) or {}) for name in ("counts", "shares", "breaks", "left_out")}
-            return {**told, "lines": _lines(told)}
+            payload: Brief = {"step": step.step, **{name: audit.get(name) for name in names}}
+            payload |= {name: dict(audit.get(name) or {}) for name in ("counts", "shares", "breaks", "left_out")}
+            return {**payload, "lines": _lines(payload)}
     return None
 
 
 def _lines(told: Mapping[str, Any]) -> list[str]:
     """The audit in sentences, as `learn.quality.audit` writes them."""
-    said = [f"{told['taught']} of {told['rollouts']} rollouts gave a gradient, by {told['tokens']} tokens"]
-    said += [f"{n} gave none: {reason.replace('_', ' ')}" for reason, n in told["counts"].items()]
-    said += [f"{n} of their calls not trained on: {why.replace('_', ' ')}" for why, n in told["left_out"].items()]
+    lines = [f"{told['taught']} of {told['rollouts']} rollouts gave a gradient, by {told['tokens']} tokens"]
+    lines += [f"{n} gave none: {reason.replace('_', ' ')}" for reason, n in told["counts"].items()]
+    lines += [f"{n} of their calls not trained on: {why.replace('_', ' ')}" for why, n in told["left_out"].items()]
     if told["zero_gradient"]:
-        said.append("the gradient was exactly zero")
+        lines.append("the gradient was exactly zero")
     if told["dominant"] is not None and told["dominant"] in told["shares"]:
         share = told["shares"][told["dominant"]]
-        said.append(f"the reward is nearly all {told['dominant']}: {share:.0%} of its variance")
-    return said
+        lines.append(f"the reward is nearly all {told['dominant']}: {share:.0%} of its variance")
+    return lines
 
 
 def _checkpoint(one: Checkpoint, serving: Mapping[str, Release]) -> Brief:
@@ -152,9 +154,13 @@ def _checkpoint(one: Checkpoint, serving: Mapping[str, Release]) -> Brief:
 
 def _serving(store: Store) -> dict[str, Release]:
     """The release made from each checkpoint."""
-    found = [one for policy in store.releases.policies()[:50] for one in store.releases.of_policy(policy)[:500]]
+    releases = [
+        release for policy in store.releases.policies()[:50] for release in store.releases.of_policy(policy)[:500]
+    ]
     return {
-        one.source.removeprefix("checkpoint:"): one for one in reversed(found) if one.source.startswith("checkpoint:")
+        release.source.removeprefix("checkpoint:"): release
+        for release in reversed(releases)
+        if release.source.startswith("checkpoint:")
     }
 
 

@@ -54,11 +54,11 @@ STATES: Mapping[DesiredState, str] = {  # in the words of the report
 def report(store: Store, run: RunRecord, *, principal: str, now: float) -> dict[str, Any]:
     """The documented control report, with `wanted`, `why` and `allowed_actions` in addition."""
     entries, _ = store.figures.entries(most=LOOKED, run=run.id)
-    ordered = next((one for one in entries if one.kind in ("command", "order")), None)
-    incident = next((one for one in entries if one.kind == "incident"), None)
+    ordered = next((entry for entry in entries if entry.kind in ("command", "order")), None)
+    incident = next((entry for entry in entries if entry.kind == "incident"), None)
     recovery: Mapping[str, Any] = {} if incident is None else incident.body
     decisions, _ = store.figures.decisions()
-    moves = [one.body for one in decisions if "roll_back" in one.body or "restore" in one.body]
+    moves = [decision.body for decision in decisions if "roll_back" in decision.body or "restore" in decision.body]
     back = str(moves[-1].get("to") or moves[-1].get("restore")) if moves else None
     checkpoints = store.figures.checkpoints(run.id, most=1)
     return {
@@ -181,11 +181,11 @@ LISTED = 200  # runs that are looked through for those that services left
 
 def end_left_behind(store: Store, *, who: str, now: float) -> list[str]:
     """Ends the recordings of services that were killed: nobody resumes them, and nobody else would end them."""
-    left = [one for one in store.runs.newest(most=LISTED) if one.kind == SERVED and is_dead(one, now=now)]
-    for one in left:
-        why = f"its service was silent for {now - one.beat_at:.0f} s"
-        store.runs.end(one.id, RunState.CANCELLED, who=who, now=now, error=why, driver=one.driver).result()
-    return [one.id for one in left]
+    left = [run for run in store.runs.newest(most=LISTED) if run.kind == SERVED and is_dead(run, now=now)]
+    for run in left:
+        why = f"its service was silent for {now - run.beat_at:.0f} s"
+        store.runs.end(run.id, RunState.CANCELLED, who=who, now=now, error=why, driver=run.driver).result()
+    return [run.id for run in left]
 
 
 def check_dead(run: RunRecord, *, now: float) -> None:
@@ -206,10 +206,10 @@ def recover(store: Store, run_id: str, *, who: str, why: str, now: float) -> Rec
     run = store.runs.get(run_id)
     if is_crashed := run.state is RunState.RUNNING:
         check_dead(run, now=now)
-    found = last_sound(store, run)  # before anything is written: without one there is nothing to recover to
+    point = last_sound(store, run)  # before anything is written: without one there is nothing to recover to
     entries = list(store.ledger.entries(run=run.id))
     after, requeued, held = run, 0, 0
-    diagnostics = [*found.diagnostics]
+    diagnostics = [*point.diagnostics]
     if is_crashed:
         after, requeued, held = _taken_from(store, run, who=who, why=why, now=now)
     else:
@@ -227,12 +227,12 @@ def recover(store: Store, run_id: str, *, who: str, why: str, now: float) -> Rec
         prior_training_state=str(run.state),
         state=str(after.state),
         replayed_audit_events=len(entries),
-        replayed_actions=tuple(ACTIONS[str(one.body["wanted"])] for one in entries if one.kind == "order"),
+        replayed_actions=tuple(ACTIONS[str(entry.body["wanted"])] for entry in entries if entry.kind == "order"),
         requeued=requeued,
         held=held,
         diagnostics=tuple(diagnostics),
         resume=command_of(after),
-        **_named(store, run, found),
+        **_named(store, run, point),
     )
     if is_crashed:
         store.ledger.append("incident", encode(report), who=who, now=now, run=run.id).result()
@@ -241,7 +241,7 @@ def recover(store: Store, run_id: str, *, who: str, why: str, now: float) -> Rec
 
 def last_sound(store: Store, run: RunRecord) -> ResumePoint:
     """The newest recorded checkpoint of the run, or its parent where its files are damaged."""
-    made = {one.id: one for one in store.checkpoints.of_run(run.id)}
+    made = {checkpoint.id: checkpoint for checkpoint in store.checkpoints.of_run(run.id)}
     kept = [str(update.body["checkpoint"]) for update in store.steps.of_run(run.id) if "checkpoint" in update.body]
     last = next((made[name] for name in reversed(kept) if name in made), None)
     if last is None:
@@ -249,19 +249,19 @@ def last_sound(store: Store, run: RunRecord) -> ResumePoint:
     damage = damage_of(last, store.files)
     if damage is None:
         return ResumePoint(source="primary", checkpoint=last)
-    told = f"checkpoint {last.id} is damaged: {damage}"
+    message = f"checkpoint {last.id} is damaged: {damage}"
     again = "it is made anew from what was learnt from, when the run is taken up"
     if last.parent is None:
         before = f"it grew from the weights that the model came with; {again}"
-        return ResumePoint(source="base", diagnostics=(told, before))
+        return ResumePoint(source="base", diagnostics=(message, before))
     parent = store.checkpoints.get(last.parent)  # a checkpoint is kept only where its parent is
     if (deeper := damage_of(parent, store.files)) is not None:
         raise StoreCorrupt(
             f"run {run.id}",
-            why=f"{told}; and the one before, {last.parent}: {deeper}",
+            why=f"{message}; and the one before, {last.parent}: {deeper}",
             remedy="restore one of them from a copy, or begin a new run",
         )
-    return ResumePoint(source="fallback", checkpoint=parent, diagnostics=(told, f"the one before is whole: {again}"))
+    return ResumePoint(source="fallback", checkpoint=parent, diagnostics=(message, f"the one before is whole: {again}"))
 
 
 def _taken_from(store: Store, run: RunRecord, *, who: str, why: str, now: float) -> tuple[RunRecord, int, int]:
@@ -273,7 +273,7 @@ def _taken_from(store: Store, run: RunRecord, *, who: str, why: str, now: float)
         return store.runs.end(run.id, RunState.CANCELLED, who=who, now=now, error=error).result(), 0, 0
     # Refuses where somebody else was faster; from here on the dead driver is refused, should it wake.
     mine = store.runs.resume(run.id, who=who, now=now, silent_s=max(SILENT_S, lease_s(run))).result()
-    left = [one.id for one in store.views.rollouts(run.id, most=ALL, status=RolloutState.RUNNING)]
+    left = [rollout.id for rollout in store.views.rollouts(run.id, most=ALL, status=RolloutState.RUNNING)]
     while store.queue.sweep(now=now).result():
         continue
     held = 0
@@ -298,7 +298,9 @@ def _named(store: Store, run: RunRecord, found: ResumePoint) -> dict[str, Any]:
     if kept is None:
         return {"checkpoint_source": found.source}
     owner: str | None = run.id
-    if all(one.id != kept.id for one in store.checkpoints.of_run(run.id)):  # this run began with another's version
+    if all(
+        checkpoint.id != kept.id for checkpoint in store.checkpoints.of_run(run.id)
+    ):  # this run began with another's version
         name, owner = kept.id.rsplit("-", 2)[0], None
         with suppress(NotFound):
             owner = name if store.runs.get(name).id == name else None

@@ -147,27 +147,32 @@ class ToolFunctions:
         except BadRecord as error:
             raise BadInput(error.what, why=error.why, remedy=error.remedy) from None
         with self._calibrations() as store:
-            found = self._opinions(item, [only] if only else sorted(CRITERIA), store)
-            return {"artifact": found[0].artefact, "opinions": [self._opinion(one, store) for one in found]}
+            opinions = self._opinions(item, [only] if only else sorted(CRITERIA), store)
+            return {
+                "artifact": opinions[0].artefact,
+                "opinions": [self._opinion(opinion, store) for opinion in opinions],
+            }
 
     def _opinion(self, one: Opinion, store: Store | None) -> dict[str, Any]:
         """An opinion with what each judge said, how far it is believed and, where it is open, what would settle it."""
         names = ("criterion", "holds", "probability", "by", "why")
-        said = []
+        lines = []
         for word in one.judgements:
             if word.judge != RULES_NAME:
-                found = None if store is None else store.judgements.calibration(word.judge, word.criterion, word.prompt)
-                sure = None if found is None or word.score is None else probability(found, word.score)
-                counts = found is not None and weight(found) > 0.0
+                calibration = (
+                    None if store is None else store.judgements.calibration(word.judge, word.criterion, word.prompt)
+                )
+                sure = None if calibration is None or word.score is None else probability(calibration, word.score)
+                counts = calibration is not None and weight(calibration) > 0.0
                 about = {"judge": word.judge, "grade": word.grade, "score": word.score, "why": word.why}
-                said.append({**about, "probability": sure, "counts": counts})
+                lines.append({**about, "probability": sure, "counts": counts})
         confidence = None if one.holds is None or one.probability is None else max(one.probability, 1 - one.probability)
         asked = [judge.name for judge in self._judges]
         return {
             **{name: getattr(one, name) for name in names},
             "outcome": one.outcome.value,
             "confidence": confidence,
-            "judgements": said,
+            "judgements": lines,
             "failed": list(one.failed),
             "remedy": remedy_for(one, asked, self._base_url),
         }
@@ -183,9 +188,9 @@ class ToolFunctions:
             yield store
 
     def compare(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        told = {name: self._evaluated(arguments, name) for name in ("first", "second")}
-        better, why = _better(told["first"], told["second"])
-        return {"better": better, "why": why, **{name: _evaluation(one) for name, one in told.items()}}
+        payload = {name: self._evaluated(arguments, name) for name in ("first", "second")}
+        better, why = _better(payload["first"], payload["second"])
+        return {"better": better, "why": why, **{name: _evaluation(evaluation) for name, evaluation in payload.items()}}
 
     def evaluate(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         result = result_from(dict(arguments), "change")
@@ -210,22 +215,22 @@ class ToolFunctions:
                 store.figures.totals(run.id, most=ALL)
             if "run" not in arguments:
                 return views.runs(store, now=now, most=most, before=last)
-            told = dict(views.run(store, named[0].id, now=now))
-            told.pop("settings")  # too long: it lists every task
-            return told
+            payload = dict(views.run(store, named[0].id, now=now))
+            payload.pop("settings")  # too long: it lists every task
+            return payload
 
     def decisions(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         with self.opened() as store:
             if "version" in arguments:
                 return _explained(store, arguments["version"])
             policies = [arguments["policy"]] if "policy" in arguments else store.releases.policies()
-            entries = [one for policy in policies for one in store.releases.history(policy)]
-            decided = [one for one in entries if one.body.get("decision")]
-            newest = sorted(decided, key=lambda one: -one.seq)[: arguments.get("most", 20)]
+            entries = [entry for policy in policies for entry in store.releases.history(policy)]
+            decided = [entry for entry in entries if entry.body.get("decision")]
+            newest = sorted(decided, key=lambda entry: -entry.seq)[: arguments.get("most", 20)]
             live = {policy: store.releases.live(policy) for policy in policies[:PAGE]}
             return {
-                "live": {policy: None if one is None else one.id for policy, one in live.items()},
-                "decisions": [{"seq": one.seq, "at": one.at, "who": one.who, **one.body} for one in newest],
+                "live": {policy: None if release is None else release.id for policy, release in live.items()},
+                "decisions": [{"seq": entry.seq, "at": entry.at, "who": entry.who, **entry.body} for entry in newest],
             }
 
     def adoption(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -241,7 +246,7 @@ class ToolFunctions:
             most = arguments.get("most", 20)
             if "run" in arguments:
                 return views.budgets(store, arguments["run"], now=self._clock(), most=most)
-            return {"runs": [encode(one) for one in store.budgets.by_run(most=most)]}
+            return {"runs": [encode(totals) for totals in store.budgets.by_run(most=most)]}
 
     def order(self, action: str, token: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Executes a command through `control`, as the token's current caller."""
@@ -317,7 +322,7 @@ def ordering(desk: ToolFunctions, token: str | None) -> tuple[Tool, ...]:
     """One tool for each command, if the token may give commands."""
     if token is None or not desk.may_order(token):
         return ()
-    found = []
+    tools = []
     for name, action in control.ACTIONS.items():
         schema = _object(
             ("id", "subject", "why"),
@@ -330,13 +335,17 @@ def ordering(desk: ToolFunctions, token: str | None) -> tuple[Tool, ...]:
             why=_text("The reason, for the ledger.", LONGEST_WHY, minLength=1),
             dry_run={"type": "boolean", "description": "Only report what would change."},
             **{
-                each: _text(one.help, control.LONGEST_NAME, **({"enum": list(one.choices)} if one.choices else {}))
-                for each, one in action.args.items()
+                each: _text(
+                    argument.help,
+                    control.LONGEST_NAME,
+                    **({"enum": list(argument.choices)} if argument.choices else {}),
+                )
+                for each, argument in action.args.items()
             },
         )
         act = partial(desk.order, name, token)
-        found.append(Tool(name=f"{ORDER}{name}", says=action.help, schema=schema, act=act, is_write=True))
-    return tuple(found)
+        tools.append(Tool(name=f"{ORDER}{name}", says=action.help, schema=schema, act=act, is_write=True))
+    return tuple(tools)
 
 
 def answer(
@@ -403,12 +412,12 @@ def server(
 
     async def on_call(_ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         try:
-            told = await asyncio.to_thread(lambda: answer(known(), params.name, params.arguments or {}, note=note))
+            payload = await asyncio.to_thread(lambda: answer(known(), params.name, params.arguments or {}, note=note))
         except HoldfastError as error:
             line = " ".join(str(error).splitlines())
             return types.CallToolResult(content=[types.TextContent(type="text", text=line)], is_error=True)
-        text = types.TextContent(type="text", text=json.dumps(told, ensure_ascii=False))
-        return types.CallToolResult(content=[text], structured_content=dict(told))
+        text = types.TextContent(type="text", text=json.dumps(payload, ensure_ascii=False))
+        return types.CallToolResult(content=[text], structured_content=dict(payload))
 
     return Server("holdfast", version=version, instructions=INSTRUCTIONS, on_list_tools=on_list, on_call_tool=on_call)
 
@@ -425,19 +434,23 @@ async def serve(app: Server[Any]) -> None:
 def _size(result: TaskResult) -> dict[str, Any]:
     references = dict(result.references) or None
     spent = minimality.total_excess(result.change, references)
-    found = minimality.unneeded_scaffolding(result.change, references)
-    value = minimality.multiplier(spent.excess, minimality.scaffold_amount(found), reference_cost=spent.reference_cost)
+    findings = minimality.unneeded_scaffolding(result.change, references)
+    value = minimality.multiplier(
+        spent.excess, minimality.scaffold_amount(findings), reference_cost=spent.reference_cost
+    )
     return {
         "cost": round(spent.cost, 4),
         "reference_cost": None if references is None else round(spent.reference_cost, 4),
         "excess": round(spent.excess, 4),
         "multiplier": round(min(value, minimality.BROKEN) if spent.is_broken else value, 4),
-        "scaffolding": [f"{one.path}:{one.line} {one.rule}" for one in found[:PAGE]],
+        "scaffolding": [f"{finding.path}:{finding.line} {finding.rule}" for finding in findings[:PAGE]],
     }
 
 
 def _evaluation(one: Evaluation) -> dict[str, Any]:
-    verdicts = [{"part": each.part, "holds": each.holds, "reasons": list(each.reasons)} for each in one.verdicts]
+    verdicts = [
+        {"part": verdict.part, "holds": verdict.holds, "reasons": list(verdict.reasons)} for verdict in one.verdicts
+    ]
     return {"decision": one.decision, "score": one.score, "reasons": list(one.reasons), "verdicts": verdicts}
 
 
@@ -459,19 +472,19 @@ def _better(first: Evaluation, second: Evaluation) -> tuple[str, str]:
 
 def _behind(one: Evaluation, other: Evaluation) -> list[str]:
     """Reasons of the other's failures in parts where this one does not fail."""
-    failed = {each.part for each in one.verdicts if each.holds is False}
-    parts_ = [each for each in other.verdicts if each.holds is False and each.part not in failed]
-    return [reason for each in parts_ for reason in each.reasons]
+    failed = {verdict.part for verdict in one.verdicts if verdict.holds is False}
+    parts_ = [verdict for verdict in other.verdicts if verdict.holds is False and verdict.part not in failed]
+    return [reason for verdict in parts_ for reason in verdict.reasons]
 
 
 def _explained(store: Store, version: str) -> dict[str, Any]:
     from holdfast.operate.publication import recompute_decision
 
     release = find_release(store, version)
-    found = recompute_decision(store, release)
-    records = {"release": release, "decision": found.decision, "recomputed": found.again}
-    told = {name: None if one is None else encode(one) for name, one in records.items()}
-    return {**told, "agrees": found.agrees, "problems": list(found.problems), "proof": found.proof}
+    decision = recompute_decision(store, release)
+    records = {"release": release, "decision": decision.decision, "recomputed": decision.again}
+    payload = {name: None if one is None else encode(one) for name, one in records.items()}
+    return {**payload, "agrees": decision.agrees, "problems": list(decision.problems), "proof": decision.proof}
 
 
 DEEPEST = 64  # levels; other parsers give up at about two hundred
@@ -499,21 +512,21 @@ def _taken(descriptor: int) -> TextIO:
 
 def readable(line: str) -> str:
     if "\\u" in line:
-        line = ESCAPE.sub(lambda found: "\\ufffd" if found["half"] else found[0], line)
+        line = ESCAPE.sub(lambda match: "\\ufffd" if match["half"] else match[0], line)
     return _cut(line) if line.count("[") + line.count("{") > DEEPEST else line
 
 
 def _cut(line: str) -> str:
     """Replaces too deeply nested values by null."""
     kept, depth, after = list[str](), 0, 0
-    for found in TOKEN.finditer(line):
-        if found[0] in ("[", "{"):
+    for match in TOKEN.finditer(line):
+        if match[0] in ("[", "{"):
             depth += 1
             if depth == DEEPEST + 1:
-                kept.append(line[after : found.start()])
-        elif found[0] in ("]", "}"):
+                kept.append(line[after : match.start()])
+        elif match[0] in ("]", "}"):
             if depth == DEEPEST + 1:
                 kept.append("null")
-                after = found.end()
+                after = match.end()
             depth -= 1
     return "".join([*kept, line[after:]])

@@ -45,11 +45,11 @@ def metrics(store: Store, *, now: float) -> str:
 def written(metric_families: Iterable[MetricFamily]) -> str:
     """HELP, TYPE and the samples of each family that has any; values that are not finite are left out."""
     lines = []
-    for one in metric_families:
-        name, kind = f"holdfast_{one.name}", "counter" if one.name.endswith("_total") else "gauge"
-        samples = [f"{name}{_labels(labels)} {value!r}" for labels, value in one.samples if isfinite(value)]
+    for metric_family in metric_families:
+        name, kind = f"holdfast_{metric_family.name}", "counter" if metric_family.name.endswith("_total") else "gauge"
+        samples = [f"{name}{_labels(labels)} {value!r}" for labels, value in metric_family.samples if isfinite(value)]
         if samples:
-            lines += [f"# HELP {name} {one.help.translate(HELP_ESCAPES)}", f"# TYPE {name} {kind}", *samples]
+            lines += [f"# HELP {name} {metric_family.help.translate(HELP_ESCAPES)}", f"# TYPE {name} {kind}", *samples]
     return "\n".join(lines) + "\n"
 
 
@@ -59,17 +59,17 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 
 def families(store: Store, *, now: float) -> Iterator[MetricFamily]:
-    told = views.overview(store, now=now)
+    payload = views.overview(store, now=now)
     runs = views.runs(store, now=now, most=RUNS)["runs"]
-    yield from _health(told)
+    yield from _health(payload)
     yield from _runs(runs)
     yield from _learning(store, runs, now)
     share = MetricFamily("release_share_percent", "Percent of the requests that a version answers.")
-    for one in (one for policy in told["policies"] for one in (policy["live"], policy["under_way"])):
+    for one in (one for policy in payload["policies"] for one in (policy["live"], policy["under_way"])):
         if one is not None and one["stage"] in SERVING:
             share.add(one["share"], policy=one["policy"], release=one["id"], stage=one["stage"])
     alerts = MetricFamily("alerts_standing", "Active alerts.")
-    for one in told["alerts"]:
+    for one in payload["alerts"]:
         alerts.add(1, code=one["code"], severity=one["severity"], run=one["run"] or "")
     entries = MetricFamily("ledger_entries_total", "Entries of the ledger.")
     for kind, n in sorted(store.figures.kinds().items()):
@@ -134,10 +134,10 @@ def _runs(runs: Iterable[Mapping[str, Any]]) -> Iterator[MetricFamily]:
 def _learning(store: Store, runs: Iterable[Mapping[str, Any]], now: float) -> Iterator[MetricFamily]:
     steps = MetricFamily("learning_step", "The last learning step of a run.")
     curves = {name: MetricFamily(f"learning_{name}", f"{name} at the last step.") for name in CURVES}
-    for run in (one["id"] for one in runs if one["state"] == "running"):
+    for run in (run["id"] for run in runs if run["state"] == "running"):
         points = learning(store, run, now=now)["points"]
         if points:
             steps.add(points[-1]["step"], run=run)
         for name, family in curves.items():
-            family.add(next((one[name] for one in reversed(points) if one[name] is not None), None), run=run)
+            family.add(next((point[name] for point in reversed(points) if point[name] is not None), None), run=run)
     yield from (steps, *curves.values())

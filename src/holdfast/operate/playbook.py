@@ -66,7 +66,7 @@ class Facts:
 
     @property
     def attempts(self) -> list[Attempt]:
-        return [one for _, tried in self.tries.values() for one in tried]
+        return [attempt for _, tried in self.tries.values() for attempt in tried]
 
     def at(self, name: str) -> list[float]:
         """Times of these marks; those with a phase are about other runs."""
@@ -74,10 +74,12 @@ class Facts:
 
     def requested(self, wanted: str) -> list[float]:
         """When a state was requested, by the ledger."""
-        return [one.at for one in self.entries if one.kind == "order" and one.body.get("wanted") == wanted]
+        return [entry.at for entry in self.entries if entry.kind == "order" and entry.body.get("wanted") == wanted]
 
     def taken_up(self, run: str) -> list[float]:
-        return [one.at for one in self.entries if one.kind == "run" and one.run == run and "resume" in one.body]
+        return [
+            entry.at for entry in self.entries if entry.kind == "run" and entry.run == run and "resume" in entry.body
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,7 @@ class DrillResult:
 
     @property
     def reasons(self) -> list[str]:
-        return [f"{one.name}: {one.found}" for one in self.checks if not one.holds]
+        return [f"{drill_check.name}: {drill_check.found}" for drill_check in self.checks if not drill_check.holds]
 
 
 def gather(folder: Path, run: str | None, marks: Sequence[TimedEvent], limits: Mapping[str, float]) -> Facts:
@@ -101,7 +103,7 @@ def gather(folder: Path, run: str | None, marks: Sequence[TimedEvent], limits: M
             limits=limits,
             entries=tuple(store.ledger.entries()),
             run=found,
-            tries={one.id: (one, tuple(store.views.attempts(one.id))) for one in rollouts},
+            tries={rollout.id: (rollout, tuple(store.views.attempts(rollout.id))) for rollout in rollouts},
             problems=tuple(problems),
             live={one: live.id if (live := store.releases.live(one)) else None for one in store.releases.policies()},
         )
@@ -121,7 +123,7 @@ def recompute(kind: str, facts: Facts) -> DrillResult:
 
 def health(facts: Facts) -> dict[str, Any]:
     """A snapshot of the store."""
-    rollouts = Counter(str(one.status) for one, _ in facts.tries.values())
+    rollouts = Counter(str(rollout.status) for rollout, _ in facts.tries.values())
     return {
         "health_state": "failing" if facts.problems else "healthy",
         "problems": list(facts.problems),
@@ -129,7 +131,7 @@ def health(facts: Facts) -> dict[str, Any]:
         "run_state": None if facts.run is None else str(facts.run.state),
         "drivers": None if facts.run is None else facts.run.driver,
         "rollouts": dict(sorted(rollouts.items())),
-        "attempts": dict(sorted(Counter(str(one.status) for one in facts.attempts).items())),
+        "attempts": dict(sorted(Counter(str(attempt.status) for attempt in facts.attempts).items())),
         "live": dict(facts.live),
         "ledger_entries": len(facts.entries),
         "ledger_head": facts.entries[-1].sha256 if facts.entries else None,
@@ -137,7 +139,7 @@ def health(facts: Facts) -> dict[str, Any]:
 
 
 def events(facts: Facts) -> str:
-    return "".join(json.dumps(encode(one), sort_keys=True) + "\n" for one in facts.entries)
+    return "".join(json.dumps(encode(entry), sort_keys=True) + "\n" for entry in facts.entries)
 
 
 def digest(path: Path) -> str:
@@ -153,9 +155,9 @@ def _evidence(facts: Facts) -> Iterator[DrillCheck]:
     yield _check("the health snapshot is true", kept == health(facts), health(facts)["health_state"])
     lines = set((facts.folder / TRANSCRIPT).read_text(encoding="utf-8").splitlines())
     missing = [
-        one.name
-        for one in facts.marks
-        if f"{one.at:.6f} * {one.name} {json.dumps(dict(one.facts), sort_keys=True)}" not in lines
+        mark.name
+        for mark in facts.marks
+        if f"{mark.at:.6f} * {mark.name} {json.dumps(dict(mark.facts), sort_keys=True)}" not in lines
     ]
     yield _check("the transcript has every mark", not missing, *missing[:1], f"{len(facts.marks)} marks")
 
@@ -167,18 +169,18 @@ def _job(facts: Facts, measured: dict[str, float]) -> Iterator[DrillCheck]:
     tasks = len(json.loads((facts.folder / CONFIG).read_text(encoding="utf-8"))["optimize"])
     was = manifest["run"]
     is_running = was["id"] == run.id and was["state"] == "running" and 0 < manifest["succeeded"] < tasks
-    told = f"{manifest['succeeded']} of {tasks} were done"
-    yield _check("it ran when it was stopped", is_running and bool(stopped), told)
-    held = sum(_is_open(one, stopped[0]) for one in facts.attempts) if stopped else 0
+    message = f"{manifest['succeeded']} of {tasks} were done"
+    yield _check("it ran when it was stopped", is_running and bool(stopped), message)
+    held = sum(_is_open(attempt, stopped[0]) for attempt in facts.attempts) if stopped else 0
     yield _check("it was under load", held > 0, f"{held} attempts were open")
     is_taken = len(taken) >= len(stopped) > 0 and run.driver == len(taken) + 1 and taken[-1] > stopped[-1]
     yield _check("another driver took it up", is_taken, f"{len(stopped)} stops, {len(taken)} times taken up")
     yield _check("it came to its end", run.state == "completed", str(run.state))
-    done = [one for one, _ in facts.tries.values() if one.status is RolloutState.SUCCEEDED]
+    done = [rollout for rollout, _ in facts.tries.values() if rollout.status is RolloutState.SUCCEEDED]
     yield _check("no task was lost", len(done) == len(facts.tries) == tasks, f"{len(done)} of {tasks} done")
-    twice = [one.id for one, tried in facts.tries.values() if sum(map(_succeeded, tried)) != 1]
+    twice = [rollout.id for rollout, tried in facts.tries.values() if sum(map(_succeeded, tried)) != 1]
     yield _check("no task was done twice", not twice, *twice[:1], "one answer for each")
-    ended = [one.ended_at for one in facts.attempts if _succeeded(one) and one.ended_at is not None]
+    ended = [attempt.ended_at for attempt in facts.attempts if _succeeded(attempt) and attempt.ended_at is not None]
     kept = sum(at <= stopped[0] for at in ended) if stopped else 0
     found = f"{kept} done before the first stop"
     yield _check("what was done was kept", kept >= manifest["succeeded"], found)
@@ -199,11 +201,11 @@ def _phases(facts: Facts, measured: dict[str, float]) -> Iterator[DrillCheck]:
         found = "never" if back is None else f"{back - mark.at:.2f} s after"
         yield _check(f"killed while {phase}: it was taken up", back is not None, found)
     for run in sorted({str(mark.facts["run"]) for mark in killed}):
-        own = [one for one in facts.entries if one.run == run]
-        steps = [one.body.get("step") for one in own if one.kind in ("update", "step")]
+        own = [entry for entry in facts.entries if entry.run == run]
+        steps = [entry.body.get("step") for entry in own if entry.kind in ("update", "step")]
         is_whole = bool(steps) and steps == list(range(1, len(steps) + 1))
         yield _check(f"{run}: every step is there once", is_whole, f"{len(steps)} steps")
-        ends = [str(one.body["end"]) for one in own if one.kind == "run" and "end" in one.body]
+        ends = [str(entry.body["end"]) for entry in own if entry.kind == "run" and "end" in entry.body]
         yield _check(f"{run}: it came to its end", ends[-1:] == ["completed"], *ends[-1:], "it did not")
 
 
@@ -211,13 +213,13 @@ def _serving(facts: Facts, measured: dict[str, float]) -> Iterator[DrillCheck]:
     """A service was killed while a canary answered: it answers again, and each caller keeps the same version."""
     for killed in (mark for mark in facts.marks if mark.name == "service killed"):
         answers = [one for one in _answers(facts) if not one["error"]]
-        back = _first([one["ended"] for one in answers], killed.at)
+        back = _first([answer["ended"] for answer in answers], killed.at)
         measured |= {} if back is None else {"serving_s": back - killed.at}
         found = "never" if back is None else f"{back - killed.at:.2f} s after"
         yield _check("killed while serving: it answers again", back is not None, found)
         by: dict[int, set[str]] = {}
-        for one in answers:
-            by.setdefault(one["caller"], set()).add(one["version"])
+        for answer in answers:
+            by.setdefault(answer["caller"], set()).add(answer["version"])
         moved = sorted(caller for caller, versions in by.items() if len(versions) > 1)
         found = f"{len(by)} callers, {len(moved)} with another version, {len(set().union(*by.values()))} versions"
         yield _check("killed while serving: everybody keeps their version", bool(by) and not moved, found)
@@ -243,9 +245,9 @@ def _upgrade(facts: Facts) -> Iterator[DrillCheck]:
     changed = len(set(before) ^ set(after))
     found = f"{len(before)} records, {changed} differ"
     yield _check("nothing was changed by the upgrade", len(before) > 0 and before == after, found)
-    schemas = [(str(one.facts["before"]), str(one.facts["after"])) for one in facts.marks if one.name == "upgraded"]
+    schemas = [(str(mark.facts["before"]), str(mark.facts["after"])) for mark in facts.marks if mark.name == "upgraded"]
     is_newer = bool(schemas) and schemas[-1][0] < schemas[-1][1]
-    kills = sum(one.name == "interrupted" for one in facts.marks)
+    kills = sum(mark.name == "interrupted" for mark in facts.marks)
     found = f"{schemas[-1][0]} to {schemas[-1][1]}, after {kills} that were killed" if schemas else "no upgrade"
     yield _check("the schema is a newer one", is_newer, found)
 
@@ -260,23 +262,23 @@ def _pause(facts: Facts, measured: dict[str, float]) -> Iterator[DrillCheck]:
         return
     yield _check("every order is in the ledger", True, "pause, resume, freeze, resume, cancel")
     for name, at, until in (("paused", paused[0], resumed[0]), ("frozen", frozen[0], resumed[1])):
-        begun = [one.started_at - at for one in facts.attempts if at < one.started_at < until]
+        begun = [attempt.started_at - at for attempt in facts.attempts if at < attempt.started_at < until]
         measured[f"{name}_claim_s"] = max(begun, default=0.0)
         found = f"last claim {measured[f'{name}_claim_s']:.3f} s after, {until - at:.1f} s {name}"
         yield _check(f"{name}: nothing new is begun", measured[f"{name}_claim_s"] <= limit, found)
-    held = [one for one in facts.attempts if _is_open(one, paused[0])]
-    drained = [one for one in held if one.status is AttemptState.SUCCEEDED and one.ended_at is not None]
-    measured["drain_s"] = max((_after(one, paused[0]) for one in held), default=0.0)
+    held = [attempt for attempt in facts.attempts if _is_open(attempt, paused[0])]
+    drained = [attempt for attempt in held if attempt.status is AttemptState.SUCCEEDED and attempt.ended_at is not None]
+    measured["drain_s"] = max((_after(attempt, paused[0]) for attempt in held), default=0.0)
     found = f"{len(drained)} of {len(held)} finished, the last after {measured['drain_s']:.3f} s"
     yield _check("paused: what ran was finished", 0 < len(held) == len(drained), found)
-    back = [one for one in facts.attempts if _is_open(one, frozen[0])]
-    released = [one for one in back if one.status is AttemptState.RELEASED]
-    measured["freeze_s"] = max((_after(one, frozen[0]) for one in back), default=0.0)
-    faults = sum(facts.tries[one.rollout][0].faults for one in released)
+    back = [attempt for attempt in facts.attempts if _is_open(attempt, frozen[0])]
+    released = [attempt for attempt in back if attempt.status is AttemptState.RELEASED]
+    measured["freeze_s"] = max((_after(attempt, frozen[0]) for attempt in back), default=0.0)
+    faults = sum(facts.tries[attempt.rollout][0].faults for attempt in released)
     found = f"{len(released)} of {len(back)} handed back in {measured['freeze_s']:.3f} s, {faults} attempts charged"
     yield _check("frozen: what ran was handed back", len(released) > 0 and faults == 0, found)
     yield _check("frozen: at once", measured["freeze_s"] <= limit, f"{measured['freeze_s']:.3f} s")
-    starts = [one.started_at for one in facts.attempts]
+    starts = [attempt.started_at for attempt in facts.attempts]
     gaps = [None if (first := _first(starts, at)) is None else first - at for at in resumed[:2]]
     known = [gap for gap in gaps if gap is not None]
     measured |= {"resume_s": max(known)} if known else {}
@@ -288,17 +290,21 @@ def _pause(facts: Facts, measured: dict[str, float]) -> Iterator[DrillCheck]:
 
 def _cancelled(facts: Facts, at: float, limit: float, measured: dict[str, float]) -> Iterator[DrillCheck]:
     """The command itself closes the attempts; the driver's last entry shows that the work stopped."""
-    cut = [one for one in facts.attempts if one.started_at <= at and (one.ended_at is None or one.ended_at >= at)]
-    interrupted = sum(one.status is AttemptState.CANCELLED for one in cut)
-    late = sum(one.started_at > at + limit for one in facts.attempts)
+    cut = [
+        attempt
+        for attempt in facts.attempts
+        if attempt.started_at <= at and (attempt.ended_at is None or attempt.ended_at >= at)
+    ]
+    interrupted = sum(attempt.status is AttemptState.CANCELLED for attempt in cut)
+    late = sum(attempt.started_at > at + limit for attempt in facts.attempts)
     found = f"{interrupted} of {len(cut)} interrupted, {late} begun later"
     yield _check("cancelled: what ran was interrupted", bool(interrupted) and not late, found)
-    ends = [one.at - at for one in facts.entries if one.kind == "run" and one.body.get("end") == "cancelled"]
-    ends += [_after(one, at) for one in cut]
+    ends = [entry.at - at for entry in facts.entries if entry.kind == "run" and entry.body.get("end") == "cancelled"]
+    ends += [_after(attempt, at) for attempt in cut]
     measured["cancel_s"] = max(ends, default=NEVER_S)
     found = f"it was over {measured['cancel_s']:.3f} s after"
     yield _check("cancelled: at once", measured["cancel_s"] <= limit, found)
-    open_ = [one.id for one, _ in facts.tries.values() if one.ended_at is None]
+    open_ = [rollout.id for rollout, _ in facts.tries.values() if rollout.ended_at is None]
     yield _check("cancelled: nothing is left open", not open_, *open_[:1], f"{len(facts.tries)} rollouts")
 
 
@@ -306,23 +312,23 @@ def _rollback(facts: Facts, measured: dict[str, float]) -> Iterator[DrillCheck]:
     """The answering version changes in time, and no request fails."""
     limit = facts.limits["obey_s"]
     answers = _answers(facts)
-    taken = [one for one in facts.entries if one.kind == "release" and one.body.get("roll_back")]
+    taken = [entry for entry in facts.entries if entry.kind == "release" and entry.body.get("roll_back")]
     if not taken:
         yield _check("the rollback is in the ledger", False, "there is none")
         return
     bad, at = str(taken[-1].body["roll_back"]), taken[-1].at
     good = next(iter(facts.live.values()), None)
     yield _check("the rollback is in the ledger", good is not None and good != bad, f"{bad} to {good}")
-    slipped = _first([one["ended"] for one in answers if one["version"] == bad], 0.0) or at
-    before = Counter(one["version"] for one in answers if slipped <= one["began"] and one["ended"] < at)
+    slipped = _first([answer["ended"] for answer in answers if answer["version"] == bad], 0.0) or at
+    before = Counter(answer["version"] for answer in answers if slipped <= answer["began"] and answer["ended"] < at)
     yield _check("the bad one answered before", set(before) == {bad}, _counted(before))
-    failed = [one["error"] for one in answers if one.get("error")]
+    failed = [answer["error"] for answer in answers if answer.get("error")]
     yield _check("no request failed", not failed, *failed[:1], f"{len(answers)} requests")
-    changed = _first([one["ended"] for one in answers if one["version"] == good], at)
+    changed = _first([answer["ended"] for answer in answers if answer["version"] == good], at)
     measured |= {} if changed is None else {"rollback_s": changed - at}
     found = "it never did" if changed is None else f"{changed - at:.3f} s after the order"
     yield _check("the good one answers in time", changed is not None and changed - at <= limit, found)
-    late = Counter(one["version"] for one in answers if one["began"] > at + limit)
+    late = Counter(answer["version"] for answer in answers if answer["began"] > at + limit)
     yield _check("and only it, from then on", set(late) == {good}, _counted(late))
 
 
@@ -331,7 +337,7 @@ WARM = 0.25  # of a soak, after which its memory must not grow any more
 
 def _soak(facts: Facts, measured: dict[str, float]) -> Iterator[DrillCheck]:
     """Of every run: all tasks once; and the room that lived all along did not grow."""
-    runs = [str(one.facts["run"]) for one in facts.marks if one.name == "ended"]
+    runs = [str(mark.facts["run"]) for mark in facts.marks if mark.name == "ended"]
     lost, twice, done, open_ = 0, 0, 0, list[str]()
     with open_store(str(facts.folder / STORE), create=False, migrate=False) as store:
         for run in runs:
@@ -342,18 +348,18 @@ def _soak(facts: Facts, measured: dict[str, float]) -> Iterator[DrillCheck]:
             for rollout in store.views.every(run):
                 answers = sum(map(_succeeded, store.views.attempts(rollout.id)))
                 lost, twice, done = lost + (answers == 0), twice + (answers > 1), done + (answers == 1)
-    accidents = Counter(one.name for one in facts.marks if one.name in ACCIDENTS)
+    accidents = Counter(mark.name for mark in facts.marks if mark.name in ACCIDENTS)
     measured |= {"rollouts": done, "runs": len(runs), **{name.replace(" ", "_"): n for name, n in accidents.items()}}
     yield _check("there were accidents", accidents["killed"] > 0, _counted(accidents))
     yield _check("every run came to its end", bool(runs) and not open_, *open_[:1], f"{len(runs)} runs")
     yield _check("no task was lost", not lost, f"{lost} of {done + lost + twice} lost")
     yield _check("no task was done twice", not twice, f"{twice} of {done + lost + twice} twice")
-    looks = [(one.at, float(one.facts["room_mb"])) for one in facts.marks if one.name == "memory"]
+    looks = [(mark.at, float(mark.facts["room_mb"])) for mark in facts.marks if mark.name == "memory"]
     warm = [mb for _, mb in looks[int(WARM * len(looks)) :]]
     grown = max(warm[len(warm) // 2 :]) - max(warm[: len(warm) // 2 + 1]) if len(warm) > 1 else 0.0
     minutes = (facts.marks[-1].at - facts.marks[0].at) / 60
     measured |= {"grown_mb": grown, "minutes": minutes}
-    used = [float(one.facts["cpu_s"]) for one in facts.marks if one.name == "rested"]
+    used = [float(mark.facts["cpu_s"]) for mark in facts.marks if mark.name == "rested"]
     measured |= {"cpu_share": used[-1] / (60 * minutes)} if used else {}
     limit = facts.limits.get("grown_mb", LIMITS["grown_mb"])
     yield _check("the room did not grow", grown <= limit, f"{grown:+.1f} MB in its second half, at most {limit:g}")
@@ -445,7 +451,7 @@ def write_up(
     facts = gather(folder, told.run, marks, limits)
     (folder / EVENTS).write_text(events(facts), encoding="utf-8")
     write(folder / HEALTH, health(facts))
-    found = recompute(kind, facts)
+    result = recompute(kind, facts)
     kept = [name for name in KEPT if (folder / name).is_file()]
     moment = datetime.fromtimestamp(began, UTC)
     artifact = {
@@ -463,11 +469,11 @@ def write_up(
             "operator_log_path": TRANSCRIPT,
             "sha256": {name: digest(folder / name) for name in kept},
         },
-        "marks": [asdict(one) for one in marks],
+        "marks": [asdict(mark) for mark in marks],
         "limits": dict(limits),
-        "measured": dict(found.measured),
-        "checks": [asdict(one) for one in found.checks],
-        "outcome": outcome(kind, found),
+        "measured": dict(result.measured),
+        "checks": [asdict(drill_check) for drill_check in result.checks],
+        "outcome": outcome(kind, result),
     }
     write(folder / NAME, artifact)
     return folder / NAME
@@ -483,23 +489,23 @@ def validate(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     marks = [TimedEvent(name=one["name"], at=one["at"], facts=one["facts"]) for one in artifact["marks"]]
     try:
         facts = gather(folder, artifact["resume_drill"]["resumed_job_id"], marks, artifact["limits"])
-        found = recompute(kind, facts)
+        result = recompute(kind, facts)
     except (HoldfastError, OSError, ValueError, KeyError, IndexError) as error:
         return artifact, (f"cannot be computed again: {error}",)
-    told = [asdict(one) for one in found.checks]
+    told = [asdict(drill_check) for drill_check in result.checks]
     for was, now in zip(artifact["checks"], told, strict=False):
         if was != now:
             problems.append(f"{now['name']}: the artifact says {was.get('found')!r}, the evidence {now['found']!r}")
     if len(told) != len(artifact["checks"]):
         problems.append(f"checks: the artifact has {len(artifact['checks'])}, the evidence gives {len(told)}")
-    if dict(artifact["measured"]) != dict(found.measured):
-        problems.append(f"measured: the artifact says {artifact['measured']}, the evidence {found.measured}")
+    if dict(artifact["measured"]) != dict(result.measured):
+        problems.append(f"measured: the artifact says {artifact['measured']}, the evidence {result.measured}")
     for name, sha256 in artifact["evidence"]["sha256"].items():
         if not (folder / name).is_file() or digest(folder / name) != sha256:
             problems.append(f"{name}: is not the file that the drill left")
-    if outcome(kind, found) != artifact["outcome"]:
+    if outcome(kind, result) != artifact["outcome"]:
         problems.append("outcome: does not follow from the checks")
-    return artifact, (*problems, *found.reasons)
+    return artifact, (*problems, *result.reasons)
 
 
 def outcome(kind: str, found: DrillResult) -> dict[str, Any]:

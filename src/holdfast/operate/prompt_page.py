@@ -63,7 +63,7 @@ def prompt_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple
 
 def family(prompts: Sequence[Mapping[str, Any]]) -> PromptNode:
     """The tree of the prompts that were run, each below its first parent; what has none is below the one in force."""
-    run = [one for one in prompts if one["rollouts"] or one["number"] == 0]
+    run = [prompt for prompt in prompts if prompt["rollouts"] or prompt["number"] == 0]
     known = {one["number"] for one in run}
     below: dict[int, list[Mapping[str, Any]]] = {}
     for one in run[1:]:
@@ -93,7 +93,7 @@ def _rows(
     search: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, list[tuple[str, str, bool]]]]:
     for place, asked in search["tasks"].items():
-        values = [one["cells"].get(place) for one in columns]
+        values = [column["cells"].get(place) for column in columns]
         known = [value for value in values if value is not None]
         if not known:
             continue

@@ -176,7 +176,7 @@ def render(view: ProofView) -> str:
             is_coloured=0 < len(families) <= MOST_COLOURS,
             split=split(view.tasks),
             apart=paired(view.tasks, view.primary, families),
-            courses=[(each, sequence_plot(each)) for each in (view.sequence, view.safety) if each],
+            courses=[(sequence, sequence_plot(sequence)) for sequence in (view.sequence, view.safety) if sequence],
             tasks=[_task_row(task, view.primary) for task in sorted(view.tasks, key=lambda task: -task.difference)],
             is_turned=view.decision is not None
             and proof_view.speaks_turned([reason.text for reason in view.decision.reasons]),
@@ -195,12 +195,12 @@ def paired(tasks: Sequence[ProofTask], metric: str, families: Sequence[str] = ()
     for place, task in enumerate(ordered):
         if task.difference:
             path = box(place + gap, place + 1 - gap, 0.0, task.difference, x=x, y=y)
-            told = (
+            message = (
                 f"{proof_view.short(task.name, LONGEST_NAME // 2)}: {proof_view.change(metric, task.difference)}"
                 if place < LAST_NAMED
                 else ""
             )
-            marks.append(SvgMark(path=path, kind=_colour(task, families), name=told))
+            marks.append(SvgMark(path=path, kind=_colour(task, families), name=message))
     better, worse, same = split(tasks)
     described = f"Differences of {len(tasks)} tasks, sorted: {better} better, {same} the same, {worse} worse."
     parts = ((better, "better", 0.0, "first"), (same, "the same", 50.0, ""), (worse, "worse", 100.0, "last"))

@@ -249,27 +249,29 @@ def headline(view: ProofView) -> str:
 
 def open_points(view: ProofView) -> list[str]:
     """Says in sentences what would change the verdict."""
-    told = list[str]()
+    lines = list[str]()
     if view.decision is not None and not view.decision.open:
-        told.append(_listed("The gate is closed", [reason.text for reason in view.decision.reasons]))
+        lines.append(_listed("The gate is closed", [reason.text for reason in view.decision.reasons]))
     elif view.decision is None and unmet(view):
-        lacking = [f"{each.name.lower()} {each.measured}, wanted {each.required}" for each in unmet(view)]
-        told.append(_listed("Not met", lacking))
+        lacking = [
+            f"{criterion.name.lower()} {criterion.measured}, wanted {criterion.required}" for criterion in unmet(view)
+        ]
+        lines.append(_listed("Not met", lacking))
     known = _deciding(view)
     now = f"{unit(known.metric).title} differs by {_bounds(known)}{_turned(known.metric)}"
     match view.verdict.outcome:
         case Outcome.PROMOTE:
-            told += _asked_more(view)
-            told.append("Other tasks might change it: what is proved is about tasks like these.")
+            lines += _asked_more(view)
+            lines.append("Other tasks might change it: what is proved is about tasks like these.")
         case Outcome.HOLD:
             hope = (
                 "they go as these did" if _mean(known) > known.bar else "there be a gain worth having; none is seen yet"
             )
-            told.append(f"About {view.verdict.needs:,} more episodes of each version, should {hope}.")
-            told.append(f"{now}, as far as is known; it has to be {asked(known)}.")
+            lines.append(f"About {view.verdict.needs:,} more episodes of each version, should {hope}.")
+            lines.append(f"{now}, as far as is known; it has to be {asked(known)}.")
         case Outcome.REJECT:
-            told.append(f"{now}, where it has to be {asked(known)}; more tasks like these would not change that.")
-    return told
+            lines.append(f"{now}, where it has to be {asked(known)}; more tasks like these would not change that.")
+    return lines
 
 
 def _asked_more(view: ProofView) -> list[str]:

@@ -103,7 +103,7 @@ def comparison_config(
     own error rate, limit and seed, and success has to improve, if it was measured."""
     if published.config is not None:
         return comparison_config_from(published.config if primary is None else {**published.config, "primary": primary})
-    told = all(one.success is not None for one in (*published.baseline, *published.candidate))
+    told = all(episode.success is not None for episode in (*published.baseline, *published.candidate))
     return ComparisonConfig(
         primary=primary or ("success" if told else "reward"),
         alpha=published.significance["alpha"],
@@ -137,7 +137,7 @@ def view(published: Publication, how: ComparisonConfig) -> ProofView:
         sequence=course,
         safety=safety,
         criteria=(*_sequential(course, safety), *_documented(published.proof), *_steady(weighed)),
-        facts=_facts(published, weighed, seeds=len({one.seed for one in published.baseline})),
+        facts=_facts(published, weighed, seeds=len({episode.seed for episode in published.baseline})),
         how=_how(how, weighed),
         missing=tuple(weighed.missing),
         steps=_steps(published),
@@ -154,8 +154,8 @@ def _beside(path: Path, proof: Mapping[str, Any], kind: str) -> Path:
     run, made = str(proof["run_id"]), document.read_timestamp(str(proof["generated_at"]))
     root = next(folder for folder in path.absolute().parents if folder.name == "reports")
     places = (document.active_path(kind, run), document.archived_path(kind, run, made))
-    found = [root / place for place in places] + [path.parent / document.active_name(kind, run)]
-    return next(each for each in found if each.is_file())
+    paths = [root / place for place in places] + [path.parent / document.active_name(kind, run)]
+    return next(path for path in paths if path.is_file())
 
 
 def _episode(sample: Mapping[str, Any]) -> Episode:
@@ -279,7 +279,7 @@ def _steady(weighed: ComparisonResult) -> list[GateCriterion]:
 def _facts(published: Publication, weighed: ComparisonResult, *, seeds: int) -> dict[str, str]:
     proof, suite = published.proof, published.proof["benchmark_suite"]
     each = f"{len(weighed.tasks)} tasks, {seeds} {'seed' if seeds == 1 else 'seeds'} each"
-    told = f"{each}: {len(published.baseline)} episodes of each version, on the same tasks and seeds"
+    message = f"{each}: {len(published.baseline)} episodes of each version, on the same tasks and seeds"
     named = [str(proof[side]["checkpoint_id"]) for side in ("baseline", "trained")]
     if published.releases is not None:
         named = [f"{one}, made from {what}" for one, what in zip(published.releases, named, strict=True)]
@@ -288,7 +288,7 @@ def _facts(published: Publication, weighed: ComparisonResult, *, seeds: int) -> 
         "Published": proof["generated_at"],
         "Baseline": named[0],
         "Candidate": named[1],
-        "Measured on": told,
+        "Measured on": message,
         "Suite": f"{suite['name']} {suite['version']}, sha256 {suite['sha256']}",
         "Proof": f"{proof['proof_status']}; sha256 {hashlib.sha256(published.path.read_bytes()).hexdigest()}",
     }
@@ -305,11 +305,11 @@ def _steps(published: Publication) -> tuple[tuple[str, str], ...]:
         return tuple(steps)
     candidate = published.releases[1]
     policy, decision = candidate.rpartition("@")[0], published.proof["decision"]
-    told = "where it stands now, its history, and the gate's decision made once more"
-    steps.insert(0, (f"holdfast release explain {shlex.quote(candidate)}", told))
+    message = "where it stands now, its history, and the gate's decision made once more"
+    steps.insert(0, (f"holdfast release explain {shlex.quote(candidate)}", message))
     if decision is not None and decision["open"] and policy:
-        told = "take it back: the last known good version serves again, at once"
-        steps.append((f"holdfast release rollback {shlex.quote(policy)} --why 'TEXT'", told))
+        message = "take it back: the last known good version serves again, at once"
+        steps.append((f"holdfast release rollback {shlex.quote(policy)} --why 'TEXT'", message))
     return tuple(steps)
 
 
@@ -357,8 +357,8 @@ class RecomputedDecision:
         if self.decision is None or self.again is None:
             return self.decision is None
         live = {"baseline_is_not_live"}  # about that moment, not about the samples
-        codes = [{one.code for one in made.reasons} - live for made in (self.decision, self.again)]
-        was_open = self.decision.open or {one.code for one in self.decision.reasons} == live
+        codes = [{reason.code for reason in made.reasons} - live for made in (self.decision, self.again)]
+        was_open = self.decision.open or {reason.code for reason in self.decision.reasons} == live
         return was_open == self.again.open and (was_open or codes[0] == codes[1])
 
 
@@ -368,9 +368,11 @@ def recompute_decision(store: Store, release: Release) -> RecomputedDecision:
     # `to`: whom a rollback made live
     named = ("add", "move", "refuse", "accept", "roll_back", "to", "retired", "restore")
     history = tuple(
-        one for one in store.releases.history(release.policy) if release.id in [one.body.get(name) for name in named]
+        entry
+        for entry in store.releases.history(release.policy)
+        if release.id in [entry.body.get(name) for name in named]
     )
-    decided = [one.body for one in history if one.body.get("evidence") and one.body.get("decision")]
+    decided = [entry.body for entry in history if entry.body.get("evidence") and entry.body.get("decision")]
     problems = [one for one in store.releases.recompute() if release.id in one]
     if not decided:
         return RecomputedDecision(history=history, entries=entries, problems=tuple(problems))

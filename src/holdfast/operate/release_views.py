@@ -63,23 +63,23 @@ def releases(store: Store, policy: str | None = None, *, now: float) -> Brief:
     if policy is not None and policy not in policies:
         raise NotFound(f"policy {policy!r}", why="has no versions", remedy="'holdfast release list' shows them")
     chosen = policy if policy is not None else next(iter(policies), None)
-    told: Brief = {"policies": policies, "policy": chosen}
+    payload: Brief = {"policies": policies, "policy": chosen}
     if chosen is None:
         nothing = dict.fromkeys(("live", "way_back", "decision", "guard", "account"))
-        return {**told, **nothing, "releases": [], "history": [], "is_whole": True}
+        return {**payload, **nothing, "releases": [], "history": [], "is_whole": True}
     every = store.releases.of_policy(chosen)[:RELEASES]
     history, is_whole = store.figures.decisions(chosen)
-    live = next((one for one in every if one.stage is Stage.LIVE), None)
+    live = next((release for release in every if release.stage is Stage.LIVE), None)
     return {
-        **told,
+        **payload,
         **briefs.live_brief(every, live, history),
         "releases": [
-            {**release_brief(one), "decision": briefs.last_decision(one.id, history), "next": _next(one)}
-            for one in every
+            {**release_brief(release), "decision": briefs.last_decision(release.id, history), "next": _next(release)}
+            for release in every
         ],
         "guard": _guard(store, every, now),
         "account": account_record(store, chosen),
-        "history": [decision_brief(one) for one in reversed(history[-HISTORY:])],
+        "history": [decision_brief(entry) for entry in reversed(history[-HISTORY:])],
         "is_whole": is_whole,
     }
 
@@ -90,11 +90,11 @@ def proofs(store: Store, *, now: float) -> Brief:
     listed: list[Brief] = []
     for policy in store.releases.policies():
         history, _ = store.figures.decisions(policy)
-        for one in store.releases.of_policy(policy):
-            if one.evidence is not None:
-                told = {"release": one.id, "policy": policy, "stage": str(one.stage), "share": one.share}
-                decision = briefs.gate_decision(one.id, history) or briefs.last_decision(one.id, history)
-                listed.append({**told, "changed_at": one.changed_at, "decision": decision})
+        for release in store.releases.of_policy(policy):
+            if release.evidence is not None:
+                payload = {"release": release.id, "policy": policy, "stage": str(release.stage), "share": release.share}
+                decision = briefs.gate_decision(release.id, history) or briefs.last_decision(release.id, history)
+                listed.append({**payload, "changed_at": release.changed_at, "decision": decision})
     return {"proofs": sorted(listed, key=lambda one: -one["changed_at"])[:RELEASES]}
 
 
@@ -156,11 +156,11 @@ def experiment(store: Store, name: str, *, now: float) -> Brief:
     "note": why there is no ruling}"""
     trial = store.trials.get(name)
     units = store.trials.exposed(name)
-    asked = {one.arm: one for one in store.figures.asked(name)}
+    asked = {arm.arm: arm for arm in store.figures.asked(name)}
     arms = [{**_arm(trial, arm, units), **_outcomes(asked.get(arm))} for arm in trial.arms]
-    ruling, note = _ruling(store, trial, sum(one.requests for one in asked.values()), now)
-    told = {"experiment": {**_trial(trial), "arms": arms}, "settings": dict(trial.settings)}
-    return {**told, "ruling": ruling, "note": note}
+    ruling, note = _ruling(store, trial, sum(arm.requests for arm in asked.values()), now)
+    payload = {"experiment": {**_trial(trial), "arms": arms}, "settings": dict(trial.settings)}
+    return {**payload, "ruling": ruling, "note": note}
 
 
 class Statistics:
@@ -199,7 +199,7 @@ def _ruling(store: Store, trial: Experiment, requests: int, now: float) -> tuple
     except HoldfastError as error:
         return None, str(error)
     maps = {name: dict(found) for name, found in pick(made, "exposed told means").items()}
-    reasons = [asdict(one) for one in made.reasons]
+    reasons = [asdict(reason) for reason in made.reasons]
     return {**pick(made, "arm needs ratio_p told_p"), **maps, "call": str(made.call), "reasons": reasons}, None
 
 
@@ -236,33 +236,35 @@ def _guard(store: Store, releases: Sequence[Release], now: float) -> Brief | Non
     trial = trial_of(release, beside)
     assert trial is not None  # of what is under way
     asked = store.figures.asked(trial.name)
-    arms = [{"arm": one.arm, **_outcomes(one)} for one in asked]
-    told: Brief = {"release": release.id, "beside": beside.id, "trial": trial.name, "arms": arms, "note": None}
+    arms = [{"arm": arm.arm, **_outcomes(arm)} for arm in asked]
+    payload: Brief = {"release": release.id, "beside": beside.id, "trial": trial.name, "arms": arms, "note": None}
     nothing: Brief = {"readings": None, "breaches": [], "is_clear": None, "lacks": []}
-    if sum(one.requests for one in asked) > READ:
-        return {**told, **nothing, "note": TOO_MANY}
+    if sum(arm.requests for arm in asked) > READ:
+        return {**payload, **nothing, "note": TOO_MANY}
     limits = GuardLimits()
-    found = judge(store, release, beside, limits, now)
+    status = judge(store, release, beside, limits, now)
     names = "metric state live canary n e e_within needs live_told canary_told"
     return {
-        **told,
+        **payload,
         "readings": [
             {
-                **pick(one, names),
+                **pick(reading, names),
                 "title": proof_view.unit(metric).title,
-                "quantiles": [asdict(at) for at in one.quantiles],
+                "quantiles": [asdict(at) for at in reading.quantiles],
             }
-            for metric, one in found.readings.items()
+            for metric, reading in status.readings.items()
         ],
-        "breaches": [asdict(one) for one in found.breaches],
-        "is_clear": found.is_clear,
-        "lacks": list(lacking(found, limits, release.kind)),
+        "breaches": [asdict(breach) for breach in status.breaches],
+        "is_clear": status.is_clear,
+        "lacks": list(lacking(status, limits, release.kind)),
     }
 
 
 def _evidence(evidence: Evidence) -> Brief:
     verdict = evidence.verdict
-    found = [(one, "audit") for one in evidence.audit or ()] + [(one, "golden") for one in evidence.golden or ()]
+    found = [(finding, "audit") for finding in evidence.audit or ()] + [
+        (finding, "golden") for finding in evidence.golden or ()
+    ]
     return {
         **pick(evidence, "baseline candidate suite primary episodes"),
         "verdict": verdict and {"outcome": str(verdict.outcome), "reasons": [*verdict.reasons], "needs": verdict.needs},
@@ -281,9 +283,9 @@ def _evidence(evidence: Evidence) -> Brief:
             }
             for metric, one in evidence.comparisons.items()
         ],
-        "bands": [pick(one, "kind within p_value_spread delta_spread of") for one in evidence.bands.values()],
+        "bands": [pick(band, "kind within p_value_spread delta_spread of") for band in evidence.bands.values()],
         "interaction": evidence.interaction and pick(evidence.interaction, "p_value lowest seeds"),
-        "findings": [{**asdict(one), "about": about} for one, about in found if one.count > 0],
+        "findings": [{**asdict(finding), "about": about} for finding, about in found if finding.count > 0],
         "checked": len(found),
         "missing": None if evidence.missing is None else dict(evidence.missing),
         "manifest": dict(evidence.manifest),
@@ -321,15 +323,15 @@ def _drawn(path: Path, sha256: str, primary: str) -> tuple[Mapping[str, Any], st
     if not every:
         return NOTHING, "no task was done by both"
     tasks = [
-        {"task": one.name, **pick(one, "baseline candidate difference")}
-        for one in sorted(every, key=lambda one: -one.difference)
+        {"task": proof_task.name, **pick(proof_task, "baseline candidate difference")}
+        for proof_task in sorted(every, key=lambda task: -task.difference)
     ]
     half = TASKS // 2
     return {
         "tasks": tasks if len(tasks) <= TASKS else [*tasks[:half], *tasks[-half:]],
         "tasks_left_out": max(0, len(tasks) - TASKS),
         "split": dict(zip(("better", "worse", "same"), split(every), strict=True)),
-        "courses": [_course(one) for one in courses if one is not None],
+        "courses": [_course(course) for course in courses if course is not None],
     }, None
 
 
@@ -337,7 +339,7 @@ def _course(found: MetricSequence) -> Brief:
     metric, gains, bar, proved, refuted = found.metric, found.differences, found.bar, found.proved_at, found.refuted_at
     means = [total / n for n, total in enumerate(accumulate(gains), start=1)]
     places = thin(len(gains), [n - 1 for n in (proved, refuted) if n is not None])
-    told = f"proved after {proved}" if proved else f"disproved after {refuted}" if refuted else "not proved yet"
+    message = f"proved after {proved}" if proved else f"disproved after {refuted}" if refuted else "not proved yet"
     return {
         "metric": metric,
         "title": proof_view.merit(metric),
@@ -348,5 +350,5 @@ def _course(found: MetricSequence) -> Brief:
         },
         "bar": bar if isfinite(bar) else None,
         **pick(found, "level proved_at refuted_at"),
-        "told": f"{proof_view.merit(metric)}: {told} of {len(gains)} tasks, however often one looks",
+        "told": f"{proof_view.merit(metric)}: {message} of {len(gains)} tasks, however often one looks",
     }

@@ -139,7 +139,7 @@ def trial_of(release: Release, live: Release) -> Experiment | None:
 
 def settled(served: Sequence[ServedRequest]) -> list[ServedRequest]:
     """Each request as it is known by now: what came of it, or how long it has been waited for."""
-    latest = {(one.id.partition(WAITING)[0].removesuffix(FAILED), one.arm): one for one in served}
+    latest = {(request.id.partition(WAITING)[0].removesuffix(FAILED), request.arm): request for request in served}
     return list(latest.values())
 
 
@@ -185,7 +185,9 @@ class Service:
 
     async def refresh(self) -> None:
         """Loads the versions that the store names, then switches to them; on failure the old ones serve on."""
-        releases = {one.id: one for one in await asyncio.to_thread(self.store.releases.of_policy, self.policy)}
+        releases = {
+            release.id: release for release in await asyncio.to_thread(self.store.releases.of_policy, self.policy)
+        }
         routing, old = route(releases.values(), keeps_holdback=self.keeps_holdback), self._table
         if routing is None:
             return
@@ -505,9 +507,9 @@ class Capture:
         return {**earlier, len(last.call.messages): last}
 
     def _forget(self, identity: str) -> None:
-        found = self._waiting.pop(identity, None)
-        if found is not None and self._ends.get(found.end) == identity:
-            del self._ends[found.end]
+        request = self._waiting.pop(identity, None)
+        if request is not None and self._ends.get(request.end) == identity:
+            del self._ends[request.end]
 
     def _scrubbed(self, calls: Sequence[ModelCall]) -> list[ModelCall]:
         return [call if self._scrub is None else self._scrub(call) for call in calls]

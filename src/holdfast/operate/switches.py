@@ -82,7 +82,9 @@ def p95(took_ms: Sequence[float]) -> float | None:
 
 def divergence(done: Sequence[StepRecord]) -> tuple[float | None, int]:
     """The share of restored updates among the last ones, and their number."""
-    updates = [body["update"] for body in (one.body for one in done) if isinstance(body.get("update"), Mapping)]
+    updates = [
+        body["update"] for body in (step_record.body for step_record in done) if isinstance(body.get("update"), Mapping)
+    ]
     last = updates[-LAST:]
     return (sum(one.get("restored") is not None for one in last) / len(last) if last else None), len(last)
 
@@ -111,7 +113,7 @@ def _revived_at(store: Store, name: str, done: Sequence[StepRecord]) -> float:
     """When the killed flag was last revived or removed; -inf: never.
 
     The ledger is read only where the flag has changed since the first of these updates, or is missing."""
-    flag = next((one for one in store.flags.all() if one.name == name), None)
+    flag = next((flag for flag in store.flags.all() if flag.name == name), None)
     if not done or (flag is not None and flag.changed_at < done[0].at):
         return -inf
     found = -inf
@@ -134,7 +136,7 @@ def flag_reader(store: Store, *, clock: Clock, environment: Environment) -> Flag
         since = _revived_at(store, SWITCHES[DIVERGENCE.feature], done)
         if state.fired is not None and since > state.fired.at:
             state = QUIET  # a person has cleared it
-        value, n = divergence([one for one in done if one.at > since])
+        value, n = divergence([step_record for step_record in done if step_record.at > since])
         state, _ = trip(store, DIVERGENCE, state, value, n=n, now=clock(), environment=environment)
         conclude(store, now=clock(), environment=environment)
         return snapshot_of(store, clock=clock, environment=environment)

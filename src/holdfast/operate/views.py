@@ -58,7 +58,7 @@ def overview(store: Store, *, now: float) -> Brief:
     newest = store.runs.newest(most=20)
     chosen = current_run(newest)
     recent = store.figures.recent_attempts()
-    services = [one for one in newest if one.kind == SERVED]
+    services = [run_record for run_record in newest if run_record.kind == SERVED]
     shown = None if chosen is None else run_brief(chosen, store.figures.totals(chosen.id), now)
     counts = {} if shown is None else shown["counts"]
     return {
@@ -71,7 +71,7 @@ def overview(store: Store, *, now: float) -> Brief:
             key=lambda one: (not one["is_asked"], not one["is_served"], -(one["asked_at"] or 0.0)),
         ),
         "run": shown,
-        "running": sum(one.state is RunState.RUNNING for one in newest),
+        "running": sum(run_record.state is RunState.RUNNING for run_record in newest),
         "pace": pace(recent, now),
         **{name: None if shown is None else shown[name] for name in ("right", "success", "reward")},
         "task_success": None if chosen is None else solved(store, chosen.id),
@@ -81,17 +81,17 @@ def overview(store: Store, *, now: float) -> Brief:
             "running": counts.get("running", 0),
             "is_whole": shown is None or shown["is_whole"],
         },
-        "alerts": [briefs.alert_brief(one) for one in store.alerts.standing()[:LISTED]],
+        "alerts": [briefs.alert_brief(alert) for alert in store.alerts.standing()[:LISTED]],
         "workers": workers(store, now=now)["totals"],
     }
 
 
 def _policy(store: Store, policy: str, services: Sequence[RunRecord], *, now: float) -> Brief:
     every = store.releases.of_policy(policy)
-    live = next((one for one in every if one.stage is Stage.LIVE), None)
+    live = next((release for release in every if release.stage is Stage.LIVE), None)
     way, (history, _) = under_way(every), store.figures.decisions(policy)
-    mine = [one for one in services if one.model_ref == policy]
-    answered = [one.enqueued_at for run in mine for _, one in store.figures.page(run.id, most=1).rollouts]
+    mine = [service for service in services if service.model_ref == policy]
+    answered = [rollout.enqueued_at for run in mine for _, rollout in store.figures.page(run.id, most=1).rollouts]
     asked_at = max(answered, default=None)
     return {
         "policy": policy,
@@ -100,7 +100,9 @@ def _policy(store: Store, policy: str, services: Sequence[RunRecord], *, now: fl
         "news": briefs.newest_other_decision("" if live is None else live.id, way, history),
         "asked_at": asked_at,
         "is_asked": asked_at is not None and now - asked_at < LATELY_S,
-        "is_served": any(one.state is RunState.RUNNING and now - one.beat_at <= SILENT_S for one in mine),
+        "is_served": any(
+            run_record.state is RunState.RUNNING and now - run_record.beat_at <= SILENT_S for run_record in mine
+        ),
     }
 
 
@@ -112,11 +114,13 @@ def runs(store: Store, *, now: float, most: int = 50, before: str | None = None)
     most = min(most, MOST)
     found = store.runs.newest(most=most + 1, before=before)
     left, shown = ROWS, []
-    for one in found[:most]:
-        totals = store.figures.totals(one.id, most=max(500, left))
+    for run_record in found[:most]:
+        totals = store.figures.totals(run_record.id, most=max(500, left))
         left -= sum(totals.sizes.values())
-        shown.append(run_brief(one, totals, now))
-    learnt = next((one.id for one in found[: min(most, LISTED)] if has_curves(store, one.id)), None)
+        shown.append(run_brief(run_record, totals, now))
+    learnt = next(
+        (run_record.id for run_record in found[: min(most, LISTED)] if has_curves(store, run_record.id)), None
+    )
     return {"runs": shown, "next": found[most - 1].id if len(found) > most else None, "learnt": learnt}
 
 
@@ -134,9 +138,9 @@ def run(store: Store, run_id: str, *, now: float) -> Brief:
     steps, _ = store.figures.steps(found.id)
     checkpoints = store.figures.checkpoints(found.id, most=1)
     reasons = Counter(
-        one.reason or "no reason"
+        rollout.reason or "no reason"
         for status in (RolloutState.FAILED, RolloutState.DEAD)
-        for _, one in store.figures.page(found.id, most=100, status=status).rollouts
+        for _, rollout in store.figures.page(found.id, most=100, status=status).rollouts
     )
     return {
         "run": run_brief(found, totals, now),
@@ -145,11 +149,13 @@ def run(store: Store, run_id: str, *, now: float) -> Brief:
             split: {"over": totals.sizes.get(split, 0), "reward": briefs.mean(paid)}
             for split, paid in sorted(totals.rewards.items())
         },
-        "held": [briefs.attempt_brief(one, now) for one in store.figures.held(found.id, LISTED)],
-        "recent": [briefs.rollout_brief(one, key) for key, one in store.figures.page(found.id, most=20).rollouts],
+        "held": [briefs.attempt_brief(attempt, now) for attempt in store.figures.held(found.id, LISTED)],
+        "recent": [
+            briefs.rollout_brief(rollout, key) for key, rollout in store.figures.page(found.id, most=20).rollouts
+        ],
         "failures": [{"reason": reason, "n": n} for reason, n in reasons.most_common(8)],
-        "ledger": [briefs.entry_brief(one) for one in entries],
-        "alerts": [briefs.alert_brief(one) for one in store.alerts.standing() if one.run == found.id],
+        "ledger": [briefs.entry_brief(entry) for entry in entries],
+        "alerts": [briefs.alert_brief(alert) for alert in store.alerts.standing() if alert.run == found.id],
         "updates": len(steps),
         "checkpoint": checkpoints[0].id if checkpoints else None,
     }
@@ -190,7 +196,7 @@ def rollouts(
     totals = store.figures.totals(found.id)
     return {
         "run": found.id,
-        "rollouts": [briefs.rollout_brief(one, key) for key, one in page.rollouts],
+        "rollouts": [briefs.rollout_brief(rollout, key) for key, rollout in page.rollouts],
         "next": page.next,
         "total": sum(totals.counts.values()),
         "outcomes": {str(kind): n for kind, n in totals.outcomes.items()},
@@ -243,7 +249,7 @@ def budgets(store: Store, run_id: str, *, now: float, most: int = 50, before: in
     ]
     return {
         "run": found.id,
-        "tiers": [{name: getattr(one, name) for name in one.__slots__} for one in tiers],
+        "tiers": [{name: getattr(tier, name) for name in tier.__slots__} for tier in tiers],
         "modes": {mode or "unknown": n for mode, n in modes.items()},
         "of": BUDGETED,
         "budgets": listed,
@@ -256,8 +262,8 @@ def alerts(store: Store, *, now: float, most: int = 50, before: str | None = Non
     most = min(most, MOST)
     past = store.alerts.history(most=most + 1, before=before)
     return {
-        "standing": [briefs.alert_brief(one) for one in store.alerts.standing()[:MOST]],
-        "history": [briefs.alert_brief(one) for one in past[:most]],
+        "standing": [briefs.alert_brief(alert) for alert in store.alerts.standing()[:MOST]],
+        "history": [briefs.alert_brief(alert) for alert in past[:most]],
         "next": past[most - 1].id if len(past) > most else None,
     }
 
@@ -275,7 +281,7 @@ def audit(
     may be short. `kinds`: all that occur."""
     entries, after = store.figures.entries(most=min(most, MOST), before=before, run=run_id, kind=kind)
     kinds = sorted(store.figures.kinds())
-    return {"entries": [briefs.entry_brief(one) for one in entries], "next": after, "kinds": kinds}
+    return {"entries": [briefs.entry_brief(entry) for entry in entries], "next": after, "kinds": kinds}
 
 
 def flags(store: Store, *, now: float) -> Brief:
@@ -288,7 +294,7 @@ def flags(store: Store, *, now: float) -> Brief:
         rules = [
             {
                 **pick(rule, "variant percent"),
-                "conditions": [pick(one, "attribute operator value") for one in rule.conditions],
+                "conditions": [pick(condition, "attribute operator value") for condition in rule.conditions],
             }
             for rule in flag.rules
         ]
@@ -301,10 +307,10 @@ def workers(store: Store, *, now: float, most: int = 100) -> Brief:
     """{"workers": [{"id", "host", "pid", "slots", "started_at", "beat_at", "stopped_at", "state"}], newest first,
     "totals": {"working", "silent", "stopped", "slots"}}; `slots` of working ones."""
     shown = []
-    for one in store.workers.newest(most):
-        silent = now - one.beat_at > SILENT_S
-        state = "stopped" if one.stopped_at is not None else "silent" if silent else "working"
-        shown.append({**encode(one), "state": state})
+    for record in store.workers.newest(most):
+        silent = now - record.beat_at > SILENT_S
+        state = "stopped" if record.stopped_at is not None else "silent" if silent else "working"
+        shown.append({**encode(record), "state": state})
     counts = Counter(one["state"] for one in shown)
     slots = sum(one["slots"] for one in shown if one["state"] == "working")
     totals = {name: counts[name] for name in ("working", "silent", "stopped")}
@@ -331,7 +337,7 @@ def health(store: Store, *, now: float) -> Brief:
 
 def current_run(newest: Sequence[RunRecord]) -> RunRecord | None:
     """The newest that runs, else the newest."""
-    return next((one for one in newest if one.state is RunState.RUNNING), next(iter(newest), None))
+    return next((run_record for run_record in newest if run_record.state is RunState.RUNNING), next(iter(newest), None))
 
 
 def pace(recent: Sequence[Recent], now: float) -> Brief:
@@ -352,8 +358,8 @@ def pace(recent: Sequence[Recent], now: float) -> Brief:
         for place in range(BUCKETS)
         if (at := now - MINUTE_S + place * width) >= since - width
     ]
-    told = {"per_s": decided / over, "over_s": over, "ended": sum(ended), "failed": sum(failed)}
-    return {**told, "series": series}
+    payload = {"per_s": decided / over, "over_s": over, "ended": sum(ended), "failed": sum(failed)}
+    return {**payload, "series": series}
 
 
 def solved(store: Store, run_id: str) -> Brief:
@@ -381,7 +387,7 @@ def _judged(store: Store, chosen: RunRecord | None, shown: Brief | None, recent:
         "health_state": state,
         "health_reason": why,
         "rollout_gate": "pass" if state == "healthy" and not is_paused else "hold",
-        "queue_depth": sum(counts.get(str(one), 0) for one in OPEN - {RolloutState.RUNNING}),
+        "queue_depth": sum(counts.get(str(state), 0) for state in OPEN - {RolloutState.RUNNING}),
         "failure_streak": streak,
         "last_cycle_failed": failed,
         "last_cycle_completed": len(last) - failed,

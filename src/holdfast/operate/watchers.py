@@ -115,13 +115,13 @@ class _Post:
 async def changed(changes: Notifications, *, most_s: float, seen: dict[str, int]) -> list[str]:
     """Waits until a topic has moved on from `seen`, at most so long; updates `seen` and returns those topics."""
     waiting = [changes.after(topic, at) for topic, at in seen.items()]
-    tasks = [asyncio.ensure_future(one) for one in waiting]
+    tasks = [asyncio.ensure_future(future) for future in waiting]
     try:
         await asyncio.wait(tasks, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task, one in zip(tasks, waiting, strict=True):
+        for task, future in zip(tasks, waiting, strict=True):
             task.cancel()
-            changes.forget(one)
+            changes.forget(future)
     found = [topic for topic, at in seen.items() if changes.seen(topic) != at]
     seen.update({topic: changes.seen(topic) for topic in found})
     return found
@@ -145,7 +145,7 @@ class AlertWatcher:
         self._posts = [_Post(sink) for sink in sinks]
         self._tools: dict[str, _Tools] = {}
         self._states: dict[tuple[str, str | None], AlarmState] = {
-            (one.code, one.run): AlarmState(fired=one) for one in store.alerts.standing() if one.code in rules
+            (alert.code, alert.run): AlarmState(fired=alert) for alert in store.alerts.standing() if alert.code in rules
         }
         self._unkept: list[Alert] = []  # not stored yet, because the disk is full
         self.missed = 0  # looks that failed because the store did not answer
@@ -164,10 +164,10 @@ class AlertWatcher:
                 seen = {topic: self._store.changes.seen(topic) for topic in (FINISHED, ORDERS)}
                 began = asyncio.get_running_loop().time()
                 try:
-                    told = await asyncio.to_thread(self.check)
+                    alerts = await asyncio.to_thread(self.check)
                 except StoreError:  # busy or gone: try again later
-                    self.missed, told = self.missed + 1, []
-                for alert in told:
+                    self.missed, alerts = self.missed + 1, []
+                for alert in alerts:
                     for post in self._posts:
                         post.put(alert)
                 took = asyncio.get_running_loop().time() - began
@@ -176,19 +176,19 @@ class AlertWatcher:
 
     def check(self) -> list[Alert]:
         """Evaluates every rule once; the raised and cleared alerts, already stored."""
-        now, told = self._clock(), list[Alert]()
+        now, alerts = self._clock(), list[Alert]()
         conclude(self._store, now=now, environment=os.environ)  # experiments whose time is over
         end_left_behind(self._store, who="watcher", now=now)
         late, self._unkept = self._unkept, []
         for alert in late:
             self._keep(alert)
-        runs = [one for one in self._store.runs.newest(most=WATCHED) if one.state is RunState.RUNNING]
+        runs = [run for run in self._store.runs.newest(most=WATCHED) if run.state is RunState.RUNNING]
         for run in runs:
             for code, (value, n) in self._of_run(run, now):
-                told += self._step(code, run.id, value, n, now)
+                alerts += self._step(code, run.id, value, n, now)
         for code, (value, n) in self._of_all(now):
-            told += self._step(code, None, value, n, now)
-        return told + self._over({run.id for run in runs}, now)
+            alerts += self._step(code, None, value, n, now)
+        return alerts + self._over({run.id for run in runs}, now)
 
     def _step(self, code: str, run: str | None, value: float | None, n: int | None, now: float) -> list[Alert]:
         if code not in self._rules:
@@ -214,22 +214,22 @@ class AlertWatcher:
 
     def _over(self, running: set[str], now: float) -> list[Alert]:
         """Clears the alerts of finished runs: nothing else could."""
-        told = []
+        alerts = []
         for (code, run), state in list(self._states.items()):
             if run is not None and run not in running:
                 del self._states[code, run]
                 if state.fired is not None:
-                    told.append(self._keep(replace(state.fired, cleared_at=max(now, state.fired.at))))
+                    alerts.append(self._keep(replace(state.fired, cleared_at=max(now, state.fired.at))))
         for run in self._tools.keys() - running:
             del self._tools[run]
-        return told
+        return alerts
 
     def _of_all(self, now: float) -> Iterator[tuple[str, Value]]:
         health = views.health(self._store, now=now)
         yield "failure_streak", (float(health["failure_streak"]), None)
         yield "disk_low", (self._free(), None)
         calibrated = self._store.judgements.calibrations()
-        drifted = [one for one in calibrated if (one.biases.get("drift") or {}).get("alarm")]
+        drifted = [calibration for calibration in calibrated if (calibration.biases.get("drift") or {}).get("alarm")]
         yield "judge_drift", (float(len(drifted)) if calibrated else None, len(calibrated))
 
     def _of_run(self, run: RunRecord, now: float) -> Iterator[tuple[str, Value]]:
@@ -246,7 +246,7 @@ class AlertWatcher:
         gated, n = figures.signalled(run.id, GATE)
         yield "safety_rate", (gated / n if n else None, n)
         tiers, _, _ = figures.budgets(run.id)
-        given, empty = sum(one.budgets for one in tiers), sum(one.exhausted for one in tiers)
+        given, empty = sum(tier.budgets for tier in tiers), sum(tier.exhausted for tier in tiers)
         yield "budget_exhaustion", (empty / given if given else None, given)
         tools = self._tools.setdefault(run.id, _Tools())
         tools.read_on(self._store, run.id)
@@ -254,7 +254,7 @@ class AlertWatcher:
 
     def _of_learning(self, run: str) -> Iterator[tuple[str, Value]]:
         steps, _ = self._store.figures.steps(run)
-        points = [point(one) for one in steps]
+        points = [point(step_record) for step_record in steps]
         audited = [one for one in points if one["taught"] is not None and one["rollouts"]][-LAST:]
         seen = sum(one["rollouts"] for one in audited)
         taught = sum(one["taught"] for one in audited) / seen if seen else None

@@ -63,7 +63,7 @@ async def charged(
     before it and are in no account."""
     tasks = list(tasks)
     key = f"{run}/{'-' if iteration is None else iteration}/{versions[1]}"
-    given: dict[str, Any] = {"key": key, "policy": policy, "run": run, "count": len({one.id for one in tasks})}
+    given: dict[str, Any] = {"key": key, "policy": policy, "run": run, "count": len({task.id for task in tasks})}
     given |= {"baseline": versions[0], "candidate": versions[1], "setup": setup, "iteration": iteration}
     given |= {"alpha": alpha, "about": about, "continues": continues, "uncharged": uncharged}
     while True:
@@ -82,8 +82,11 @@ class _TasksChargedMeanwhileError(Conflict):
 def _keep(store: Store, before: Sequence[str], tasks: Iterable[HeldOut], now: float) -> str:
     """The hash of the list of tasks, each with what it is by its content."""
     tasks = list(tasks)
-    known = _named(_said_before(store, before), [one.input for one in tasks])
-    names = {one.id: (told, content(one.input), _text(one.input)) for one, told in zip(tasks, known, strict=True)}
+    known = _named(_said_before(store, before), [task.input for task in tasks])
+    names = {
+        held_out.id: (message, content(held_out.input), _text(held_out.input))
+        for held_out, message in zip(tasks, known, strict=True)
+    }
     return store.blobs.put(json.dumps(names, sort_keys=True).encode(), now=now)
 
 
@@ -96,7 +99,7 @@ def _charge(
 ) -> Mapping[str, Any]:
     if _task_sets(known) != before:
         raise _TasksChargedMeanwhileError(f"policy {given['policy']}", why="was charged for other tasks meanwhile")
-    earlier = [Charge.from_record(one.body) for one in known]
+    earlier = [Charge.from_record(entry.body) for entry in known]
     return charge(earlier, promoted(store, earlier, history), reader(store), **given).record()
 
 
@@ -109,8 +112,8 @@ def charge_experiment(
         about: Any = {"key": f"{EXPERIMENT}/{name}", "policy": policy, "run": "", "baseline": "", "candidate": name}
 
         def make(known: Sequence[LedgerEntry], history: Sequence[LedgerEntry], about: Any = about) -> Mapping[str, Any]:
-            told: dict[str, Any] = {"alpha": alpha, "about": EXPERIMENT, "tasks": "", "count": 0}
-            return charge((), (), lambda sha256: None, **told, **about).record()
+            payload: dict[str, Any] = {"alpha": alpha, "about": EXPERIMENT, "tasks": "", "count": 0}
+            return charge((), (), lambda sha256: None, **payload, **about).record()
 
         store.releases.charge_in(tx, policy, about["key"], make, run=None, who=who, now=now)
 
@@ -138,21 +141,21 @@ def digests(store: Store, policy: str, tasks: Sequence[Any]) -> list[str]:
 
 def is_beside(tasks: Sequence[Any], others: Sequence[Any]) -> bool:
     """Whether one of the others is, by what it says, one of the tasks."""
-    known = [(digest(one), _text(one)) for one in tasks]
+    known = [(digest(task), _text(task)) for task in tasks]
     return not {name for name, _ in known}.isdisjoint(_named([known], others))
 
 
 def _named(known: Sequence[Sequence[tuple[str, str]]], tasks: Sequence[Any]) -> list[str]:
     names, texts = list(map(digest, tasks)), list(map(_text, tasks))
-    told = {text: name for some in reversed(known) for name, text in some}
-    taken = set(told.values())
-    exact = [name if name in taken else told.get(text) for name, text in zip(names, texts, strict=True)]
+    payload = {text: name for some in reversed(known) for name, text in some}
+    taken = set(payload.values())
+    exact = [name if name in taken else payload.get(text) for name, text in zip(names, texts, strict=True)]
     near = exact if all(exact) else restated(known, texts)
     return [one or other or name for one, other, name in zip(exact, near, names, strict=True)]
 
 
 def _task_sets(charges: Iterable[LedgerEntry]) -> list[str]:
-    return list(dict.fromkeys(str(one.body["tasks"]) for one in charges))
+    return list(dict.fromkeys(str(entry.body["tasks"]) for entry in charges))
 
 
 def _said_before(store: Store, task_sets: Iterable[str]) -> list[list[tuple[str, str]]]:
@@ -185,7 +188,7 @@ def promoted(
     tests = {(one.run, one.number): one.continues or one.key for one in known if one.about == CANDIDATE}
     found: dict[str, set[str]] = defaultdict(set)  # by version
     taken_back: dict[str, set[str]] = {}
-    for body in (one.body for one in history):
+    for body in (entry.body for entry in history):
         about = str(body.get("accept") or body.get("move"))
         if (body.get("decision") or {}).get("open") and body.get("evidence"):
             test = _test_of(store, str(body["evidence"]))
@@ -207,7 +210,7 @@ def _test_of(store: Store, evidence: str) -> tuple[str, int]:
 
 
 def account_of(store: Store, policy: str) -> Account:
-    known = [Charge.from_record(one.body) for one in store.releases.charges(policy)]
+    known = [Charge.from_record(entry.body) for entry in store.releases.charges(policy)]
     won = promoted(store, known, store.releases.history(policy))
     return account_from(policy, known, won, reader(store))
 
@@ -215,7 +218,7 @@ def account_of(store: Store, policy: str) -> Account:
 def ever_promoted(store: Store, policy: str) -> set[str]:
     """The keys of the tests that opened a gate, whatever became of the version. Their tries are not like others: the
     one was lucky, or the other unlucky."""
-    known = [Charge.from_record(one.body) for one in store.releases.charges(policy)]
+    known = [Charge.from_record(entry.body) for entry in store.releases.charges(policy)]
     return promoted(store, known, store.releases.history(policy), is_ever=True)
 
 
@@ -224,49 +227,51 @@ def account_record(store: Store, policy: str) -> dict[str, Any]:
     "promoted", "alpha", "spent", "left", "next_alpha", "last": charge}],
     "anchor": {"run", "against", "alpha", "number", "outcome"}|None,
     "anchor_due": promotions since the last test against an anchor, where there are ten or more, else None}"""
-    found = account_of(store, policy)
+    account = account_of(store, policy)
     sets: list[dict[str, Any]] = [
         {
-            "tasks": one.charges[-1].count,
-            "tests": len(one.charges),
-            "promoted": one.promoted,
-            "alpha": one.alpha,
-            "spent": one.spent,
-            "left": max(0.0, 1.0 - one.spent),
-            "next_alpha": one.next_alpha,
-            "last": one.charges[-1].record(),
+            "tasks": use.charges[-1].count,
+            "tests": len(use.charges),
+            "promoted": use.promoted,
+            "alpha": use.alpha,
+            "spent": use.spent,
+            "left": max(0.0, 1.0 - use.spent),
+            "next_alpha": use.next_alpha,
+            "last": use.charges[-1].record(),
         }
-        for one in found.sets
+        for use in account.sets
     ]
     tests, won = (sum(one[name] for one in sets) for name in ("tests", "promoted"))
-    told: dict[str, Any] = {"policy": policy, "tests": tests, "promoted": won, "bound": found.bound, "sets": sets}
-    told["experiments"] = [{"name": one.candidate, "alpha": one.alpha} for one in found.experiments]
-    return {**told, **_anchor(store, policy, found.anchor_tests)}
+    payload: dict[str, Any] = {"policy": policy, "tests": tests, "promoted": won, "bound": account.bound, "sets": sets}
+    payload["experiments"] = [
+        {"name": experiment.candidate, "alpha": experiment.alpha} for experiment in account.experiments
+    ]
+    return {**payload, **_anchor(store, policy, account.anchor_tests)}
 
 
 def _anchor(store: Store, policy: str, anchors: Sequence[Charge]) -> dict[str, Any]:
     """The last test of live against an anchor, and whether the next is due."""
     entries = store.releases.charges(policy)
-    since = next((one.at for one in reversed(entries) if one.body.get("about") == ANCHOR), 0.0)
-    moves = [one for one in store.releases.history(policy) if one.at > since and one.body.get("to") == "live"]
+    since = next((entry.at for entry in reversed(entries) if entry.body.get("about") == ANCHOR), 0.0)
+    moves = [entry for entry in store.releases.history(policy) if entry.at > since and entry.body.get("to") == "live"]
     due = {"anchor_due": len(moves) if len(moves) >= ANCHOR_EVERY else None}
     if not anchors:
         return {"anchor": None, **due}
     last = anchors[-1]
     try:
-        bodies = [one.body for one in store.steps.of_run(last.run) if one.body.get("verdict")]
+        bodies = [step.body for step in store.steps.of_run(last.run) if step.body.get("verdict")]
         settings = store.runs.get(last.run).settings
     except NotFound:  # pruned
         bodies, settings = [], {}
     against = settings.get("baseline", {}).get("name", last.baseline)
     outcome = bodies[-1]["verdict"]["outcome"] if bodies else None
-    told = {"run": last.run, "against": against, "alpha": last.alpha, "number": last.number, "outcome": outcome}
-    return {"anchor": told, **due}
+    payload = {"run": last.run, "against": against, "alpha": last.alpha, "number": last.number, "outcome": outcome}
+    return {"anchor": payload, **due}
 
 
 def charge_of(store: Store, policy: str, run: str, iteration: int | None = None) -> Charge | None:
     """Finds the charge of a run's test, or of one iteration's; None: it was charged nothing."""
-    known = (Charge.from_record(one.body) for one in store.releases.charges(policy))
+    known = (Charge.from_record(entry.body) for entry in store.releases.charges(policy))
     return next((one for one in known if (one.run, one.iteration) == (run, iteration)), None)
 
 

@@ -226,17 +226,17 @@ def gate_rate(scenario: Scenario, *, experiments: int, alpha: float, rng: Rng) -
         late, worse = _crossings(drawn.again, orders, place, alpha)
         is_promoted |= (late < worse) & (reject > len(set(units)))
     config = ProveConfig(how=ComparisonConfig(alpha=alpha), criteria=Criteria(max_p_value=alpha, require_audit=False))
-    counted, found = 2 * SEEDS * experiments * len(tasks), []
+    counted, metrics = 2 * SEEDS * experiments * len(tasks), []
     for n in np.flatnonzero(is_promoted):
         ended, evidence, decision = _decided(drawn, int(n), orders[n], place, config, int(promote[n]))
         counted -= 2 * SEEDS * (len(tasks) - ended)
         if decision.open:
-            found.append(evidence.comparisons["success"])
+            metrics.append(evidence.comparisons["success"])
     # Those that are proved worse end early, too; their gate is closed, so only their length is of interest.
     for n in np.flatnonzero(reject < promote):
         counted -= 2 * SEEDS * (len(tasks) - _end(orders[n], config.batch, int(reject[n]))[0])
-    interval, true = wilson(len(found), experiments, level=LEVEL), scenario.effect or 0.0
-    inside = [one.interval.low <= true <= one.interval.high for one in found]
+    interval, true = wilson(len(metrics), experiments, level=LEVEL), scenario.effect or 0.0
+    inside = [metric.interval.low <= true <= metric.interval.high for metric in metrics]
     return GateRate(
         name=scenario.name,
         about=scenario.about,
@@ -245,13 +245,13 @@ def gate_rate(scenario: Scenario, *, experiments: int, alpha: float, rng: Rng) -
         units=len(set(units)),
         seeds=SEEDS,
         experiments=experiments,
-        opened=len(found),
-        rate=len(found) / experiments,
+        opened=len(metrics),
+        rate=len(metrics) / experiments,
         interval=interval,
         verdicts=float(is_promoted.mean()),
         mean_episodes=counted / experiments,
-        seen=_mean([one.difference for one in found]),
-        stated=_mean([nan if one.corrected is None else one.corrected for one in found]),
+        seen=_mean([metric.difference for metric in metrics]),
+        stated=_mean([nan if metric.corrected is None else metric.corrected for metric in metrics]),
         covered=_mean(inside),
         is_within=scenario.effect is not None or interval.low <= alpha,
     )
@@ -345,8 +345,8 @@ def _decided(
     ended, sides = 0, list[list[Episode]]()
     for ended in _end(order, config.batch, crossing)[1]:
         sides = [_episodes(drawn, n, order[:ended], place, config.how, arm) for arm in (0, 1)]
-        told = judged(sides[0], sides[1], config)
-        look = InterimAnalysis(number=1, iteration=0, planned=SEEDS * ended, missing={}, episodes="", **told)
+        payload = judged(sides[0], sides[1], config)
+        look = InterimAnalysis(number=1, iteration=0, planned=SEEDS * ended, missing={}, episodes="", **payload)
         if is_enough(look, config):
             break
     else:
@@ -354,10 +354,13 @@ def _decided(
         sides = [_episodes(drawn, n, order, place, config.how, arm) for arm in (0, 1)]
     rng = np.random.default_rng(config.how.resample_seed)
     drawing = needs_drawn(config.criteria)
-    found = compare_versions(sides[0], sides[1], config.how, versions=ARMS, rng=rng, drawn=drawing)
-    lost = {arm: int(drawn.lost[at][n, [place[one.id] for one in order[:ended]]].sum()) for at, arm in enumerate(ARMS)}
+    comparison = compare_versions(sides[0], sides[1], config.how, versions=ARMS, rng=rng, drawn=drawing)
+    lost = {
+        arm: int(drawn.lost[at][n, [place[held_out.id] for held_out in order[:ended]]].sum())
+        for at, arm in enumerate(ARMS)
+    }
     evidence = replace(
-        evidence_from(found, config.how, policy="simulated", suite="simulated", versions=ARMS),
+        evidence_from(comparison, config.how, policy="simulated", suite="simulated", versions=ARMS),
         missing={"planned": SEEDS * ended, **lost},
         audit=(Finding(name="no_secrets", severity="critical", count=0, of=1),),
         samples=64 * "0",
@@ -370,14 +373,17 @@ def _episodes(
 ) -> list[Episode]:
     success, lost = drawn.success[arm][n], drawn.lost[arm][n]
     places = {f"{task.id}/{seed}": (task.id, seed) for task in order for seed in range(SEEDS)}
-    found = [
+    episodes = [
         Episode(
             task=task, seed=seed, reward=(value := float(success[place[task], seed])), success=value, safety_cost=0.0
         )
         for task, seed in places.values()
         if not lost[place[task], seed]
     ]
-    whole = {(one.task, one.seed): one for one in (*found, *missing(found, places, how, is_candidate=arm == 1))}
+    whole = {
+        (episode.task, episode.seed): episode
+        for episode in (*episodes, *missing(episodes, places, how, is_candidate=arm == 1))
+    }
     units = {task.id: task.unit for task in order if task.unit is not None}
     counted = (whole[key] for key in places.values())
-    return [replace(one, unit=units[one.task]) if one.task in units else one for one in counted]
+    return [replace(episode, unit=units[episode.task]) if episode.task in units else episode for episode in counted]

@@ -28,10 +28,10 @@ async def collect(
     """Run the work to its end, and refer to what came of it. A tail waits for rollouts of the run that it follows.
 
     A segment is only referred to: who learns from it plays it, since all that it plays would be too much to keep."""
-    segments = [one for one in work if isinstance(one, Segment)]
+    segments = [segment for segment in work if isinstance(segment, Segment)]
     if segments:
         return Batch(run=ctx.run, step=ctx.name, count=0, segment=segments[0])
-    tails = [one for one in work if isinstance(one, RolloutTail)]
+    tails = [tail for tail in work if isinstance(tail, RolloutTail)]
     if tails:
         return await _follow(tails[0], ctx)
     tasks = [one for one in work if isinstance(one, Work)]
@@ -61,8 +61,8 @@ async def _follow(tail: RolloutTail, ctx: StepContext) -> Batch:
         try:
             await asyncio.wait(pending, timeout=HEED_S, return_when=FIRST_COMPLETED)
         finally:
-            for one in pending:
-                one.cancel()
+            for task in pending:
+                task.cancel()
         await ctx.go_on()
 
 
@@ -73,11 +73,11 @@ def _arrived(store: Store, run: str, taken: frozenset[str], most: int) -> list[s
     if counts[RolloutState.SUCCEEDED] + counts[RolloutState.FAILED] <= len(taken):
         return []
     ends = (RolloutState.SUCCEEDED, RolloutState.FAILED)
-    ended = [one for state in ends for one in islice(_ended(store, run, state, taken), most)]
-    return [one.id for one in sorted(ended, key=lambda one: one.enqueued_at)][:most]
+    ended = [rollout for state in ends for rollout in islice(_ended(store, run, state, taken), most)]
+    return [one.id for one in sorted(ended, key=lambda rollout: rollout.enqueued_at)][:most]
 
 
 def _ended(store: Store, run: str, state: RolloutState, taken: frozenset[str]) -> Iterator[Rollout]:
-    for one in store.views.every(run, status=state, split=Split.TRAIN):
-        if one.id not in taken and (one.reward is not None or state is RolloutState.FAILED):
-            yield one
+    for rollout in store.views.every(run, status=state, split=Split.TRAIN):
+        if rollout.id not in taken and (rollout.reward is not None or state is RolloutState.FAILED):
+            yield rollout

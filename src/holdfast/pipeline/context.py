@@ -135,7 +135,7 @@ class Runtime:
         """Returns the model of a version; an old rollout without a version gets the one that was opened last."""
         with self._lock:
             if version is None:
-                return next((one.complete for one in reversed(self._actors.values())), None)
+                return next((actor.complete for actor in reversed(self._actors.values())), None)
             if version not in self._actors:
                 why, remedy = "nobody has opened it in this process", "let the process that drives the run do this work"
                 raise Fault(f"policy {version}", why=why, remedy=remedy)
@@ -148,7 +148,7 @@ class Runtime:
     async def check_reachable(self) -> None:
         """BadInput where the model of a policy is behind an address at which nobody listens."""
         with self._lock:
-            found = [getattr(one.complete, "check_reachable", None) for one in self._actors.values()]
+            found = [getattr(actor.complete, "check_reachable", None) for actor in self._actors.values()]
         for check in dict.fromkeys(filter(None, found)):
             await check()
 
@@ -173,8 +173,8 @@ def check_first(store: Store, run: str) -> bool:
     ends = (RolloutState.FAILED, RolloutState.DEAD)
     if sum(counts[state] for state in ends) < FIRST:
         return False
-    failed = [one for state in ends for one in store.views.rollouts(run, status=state, most=FIRST)]
-    whys = {re.sub(r" \(attempt .*", "", str(one.reason)).removeprefix("failed: ") for one in failed}
+    failed = [rollout for state in ends for rollout in store.views.rollouts(run, status=state, most=FIRST)]
+    whys = {re.sub(r" \(attempt .*", "", str(rollout.reason)).removeprefix("failed: ") for rollout in failed}
     if len({re.sub(r"\d+", "0", why) for why in whys}) > 1:
         return True
     first = failed[0]
@@ -279,7 +279,7 @@ class StepContext:
             await self._feed(tasks)
             now = self.now
             await record(self.store, self.run, self.name, played, clock=now, go_on=self.go_on, wait_s=look_s)
-        if any(ARMS in one.metadata for one in tasks):
+        if any(ARMS in task.metadata for task in tasks):
             await tell_outcomes(self.store, self.store.views.of_step(self.run, self.name))
         await self.go_on()  # over because the rest was cancelled: nothing to learn from
         return Batch(run=self.run, step=self.name, count=len(tasks))
@@ -317,8 +317,8 @@ class StepContext:
             if actor.act is None:
                 why, remedy = "acts in no environment", "give hf.Network()"
                 raise BadInput(f"policy {actor.version}", why=why, remedy=remedy)
-            played = player.play(actor.act, [one.input for one in own], self.check)
-            found |= {one.name: outcome for one, outcome in zip(own, played, strict=True)}
+            played = player.play(actor.act, [work.input for work in own], self.check)
+            found |= {work.name: outcome for work, outcome in zip(own, played, strict=True)}
         return found
 
     async def _published(self, resources: Mapping[str, Any]) -> int | None:
@@ -377,8 +377,8 @@ class StepContext:
         if batch.ids is not None:
             ids: list[str] = json.loads(self.store.blobs.get(batch.ids))
         else:
-            ids = [one.id for one in self.store.views.of_step(batch.run, batch.step)]
-        return [self._with_costs(one) for one in self.store.experiences.of(ids)]
+            ids = [rollout.id for rollout in self.store.views.of_step(batch.run, batch.step)]
+        return [self._with_costs(experience) for experience in self.store.experiences.of(ids)]
 
     def _with_costs(self, one: Experience) -> Experience:
         """An agent that failed is no safer for that: what its score says of what it did until then is measured here."""
@@ -400,7 +400,7 @@ class StepContext:
 
     def add_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Recorded together with the step; its files are on disk already."""
-        known = {one.id for one in self.store.checkpoints.of_run(self.run)}
+        known = {checkpoint.id for checkpoint in self.store.checkpoints.of_run(self.run)}
         if checkpoint.id not in known:
             self.effects.append(self.store.checkpoints.adding(checkpoint, self.run, now=self.now()))
 
@@ -419,19 +419,19 @@ async def tell_outcomes(store: Store, rollouts: Iterable[Rollout]) -> None:
     """Records the outcome of each rollout for every experiment of its unit; repeating it is harmless."""
     served = [
         ServedRequest(
-            id=f"{one.id}@{trial}",
+            id=f"{rollout.id}@{trial}",
             trial=trial,
             arm=arm,
-            unit=unit_of(one.input),
-            at=one.ended_at,
-            error=one.status is not RolloutState.SUCCEEDED,
-            latency_s=None if one.started_at is None else max(0.0, one.ended_at - one.started_at),
-            success={"right": 1.0, "wrong": 0.0}.get(str(one.outcome)),
-            reward=one.reward,
+            unit=unit_of(rollout.input),
+            at=rollout.ended_at,
+            error=rollout.status is not RolloutState.SUCCEEDED,
+            latency_s=None if rollout.started_at is None else max(0.0, rollout.ended_at - rollout.started_at),
+            success={"right": 1.0, "wrong": 0.0}.get(str(rollout.outcome)),
+            reward=rollout.reward,
         )
-        for one in rollouts
-        if one.ended_at is not None and one.status is not RolloutState.CANCELLED
-        for trial, arm in one.metadata.get(ARMS, {}).items()
+        for rollout in rollouts
+        if rollout.ended_at is not None and rollout.status is not RolloutState.CANCELLED
+        for trial, arm in rollout.metadata.get(ARMS, {}).items()
     ]
     if served:
         await store.trials.record(served)
@@ -443,13 +443,13 @@ async def tell_run(store: Store, arms: Mapping[str, str], run: str, *, now: floa
         return
     counts, rewards = store.views.outcomes(run), store.views.rewards(run).values()
     right, wrong = counts[OutcomeKind.RIGHT], counts[OutcomeKind.WRONG] + counts[OutcomeKind.FAILED]
-    paid = sum(one.rewarded for one in rewards)
-    told: dict[str, Any] = {
+    paid = sum(reward.rewarded for reward in rewards)
+    payload: dict[str, Any] = {
         "success": right / (right + wrong) if right + wrong else None,
-        "reward": sum((one.mean_reward or 0.0) * one.rewarded for one in rewards) / paid if paid else None,
+        "reward": sum((reward.mean_reward or 0.0) * reward.rewarded for reward in rewards) / paid if paid else None,
     }
     served = [
-        ServedRequest(id=f"{run}@{trial}", trial=trial, arm=arm, unit=run_unit(run), at=now, **told)
+        ServedRequest(id=f"{run}@{trial}", trial=trial, arm=arm, unit=run_unit(run), at=now, **payload)
         for trial, arm in arms.items()
     ]
     await store.trials.record(served)

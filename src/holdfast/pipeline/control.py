@@ -104,7 +104,7 @@ def improve_env(
         policy=network,
         algorithm=algorithm.within(called, make.training_env if _is_maker(make) else player.make, seeds),
         tasks=(),
-        held_out=[HeldOut(id=f"seed-{one}", input={"env": called, "seed": one}) for one in seeds],
+        held_out=[HeldOut(id=f"seed-{seed}", input={"env": called, "seed": seed}) for seed in seeds],
         prove=_prove(proof, player.reward_range),
         criteria=_criteria(proof, player.reward_range, make),
         iterations=iterations,

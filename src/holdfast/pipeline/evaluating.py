@@ -73,8 +73,8 @@ async def _go_on() -> None:
 
 def _rollout(result: TaskResult, evaluation: Evaluation, place: int, step: str, scrub: Scrub) -> tuple[Task, Outcome]:
     terms = terms_of(evaluation)
-    given, output, said = scrub.value([*as_rollout(result), [one.feedback for one in terms]])
-    signals = tuple(replace(one, feedback=text) for one, text in zip(terms, said, strict=True))
+    given, output, said = scrub.value([*as_rollout(result), [term.feedback for term in terms]])
+    signals = tuple(replace(term, feedback=text) for term, text in zip(terms, said, strict=True))
     kept = {"decision": evaluation.decision, "reasons": scrub.value(list(evaluation.reasons))}
     task = Task(name=f"result-{place + 1:06}", input=given, step=step, max_attempts=1, metadata={KIND: kept})
     return task, Outcome(state=AttemptState.SUCCEEDED, output=output, signals=signals)
@@ -85,7 +85,7 @@ def pay(
 ) -> tuple[int, int]:
     """Attach the scores to their rollouts as a reward. How many were paid, and how many had been before: what was told
     stands. What failed its hidden check scores 0, so that no evaluation lifts a failure above a success."""
-    known = {one.rollout for one in decided if any(term.source == PAID for term in one.signals)}
+    known = {rollout.rollout for rollout in decided if any(term.source == PAID for term in rollout.signals)}
     paid = [
         store.rewards.attach(
             rollout, RewardTerm(name=EVALUATION, value=score, weight=weight, source=PAID), who=who, now=now
@@ -93,6 +93,6 @@ def pay(
         for rollout, score in scores.items()
         if rollout not in known
     ]
-    for one in paid:
-        one.result()
+    for future in paid:
+        future.result()
     return len(paid), len(known & set(scores))

@@ -35,10 +35,10 @@ def setup_of(ctx: StepContext) -> str:
     many parts to be described, or changes while it is looked at, is like no other."""
     parts = _Parts()
     try:
-        told = json.dumps([parts.of(one) for one in ctx.setup], sort_keys=True, default=str)
+        message = json.dumps([parts.of(one) for one in ctx.setup], sort_keys=True, default=str)
     except Exception:  # it is anybody's object, and may do anything when it is read
-        told = ctx.run
-    return hashlib.sha256((ctx.run if parts.count > MOST else told).encode()).hexdigest()
+        message = ctx.run
+    return hashlib.sha256((ctx.run if parts.count > MOST else message).encode()).hexdigest()
 
 
 class _Parts:
@@ -71,8 +71,8 @@ class _Parts:
             return [value.__qualname__, self.of(value.__self__)]
         if inspect.isroutine(value) or isinstance(value, type):
             cells = () if isinstance(value, type) else getattr(value, "__closure__", None) or ()
-            return [_named(value), [self.of(_content(one)) for one in cells]]
-        names = [one.name for one in fields(value)] if is_dataclass(value) else list(getattr(value, "__dict__", {}))
+            return [_named(value), [self.of(_content(cell)) for cell in cells]]
+        names = [field.name for field in fields(value)] if is_dataclass(value) else list(getattr(value, "__dict__", {}))
         return [_named(type(value)), {name: self.of(getattr(value, name, None)) for name in names}]
 
 
@@ -99,23 +99,23 @@ def history_of(
     `selected` tests are: a gate opened because they came out as they did."""
     if PolicyKind(policy.kind) is PolicyKind.PROMPT:
         return {"tasks": {}, "why": "its model answers from an address, and may have changed"}
-    wanted = {content(one.input): one.id for one in tasks}
+    wanted = {content(task.input): task.id for task in tasks}
     found: dict[str, dict[str | None, Episode]] = {}  # by rollout: a run that goes on has those of before among its own
     others = 0
-    for charge in (Charge.from_record(one.body) for one in store.releases.charges(line)):
+    for charge in (Charge.from_record(entry.body) for entry in store.releases.charges(line)):
         if policy.source not in (charge.baseline, charge.candidate) or (charge.continues or charge.key) in selected:
             continue
         if charge.setup != setup:
             others += 1
             continue
         names = _names(store, charge)
-        for one in _tries(store, charge, policy.source):
-            if names.get(one.task) in wanted:
-                found.setdefault(wanted[names[one.task]], {})[one.rollout] = one
+        for episode in _tries(store, charge, policy.source):
+            if names.get(episode.task) in wanted:
+                found.setdefault(wanted[names[episode.task]], {})[episode.rollout] = episode
     known = {task: earlier_tries(list(some.values())) for task, some in found.items()}
-    told = {task: one.record() for task, one in known.items() if one is not None}
+    payload = {task: tries.record() for task, tries in known.items() if tries is not None}
     why = f"{others} earlier tests of it had another agent or another scorer" if others else ""
-    return {"tasks": told, "why": why}
+    return {"tasks": payload, "why": why}
 
 
 def content(task: Any) -> str:
@@ -135,8 +135,8 @@ def _names(store: Store, charge: Charge) -> dict[str, str]:
 def _tries(store: Store, charge: Charge, source: str) -> list[Episode]:
     """Reads the episodes of the version as far as the test was looked at; lost ones are left out."""
     try:
-        steps = [one for one in store.steps.of_run(charge.run) if isinstance(one.body.get("episodes"), str)]
-        steps = [one for one in steps if charge.iteration in (None, one.body.get("iteration"))]
+        steps = [step for step in store.steps.of_run(charge.run) if isinstance(step.body.get("episodes"), str)]
+        steps = [step for step in steps if charge.iteration in (None, step.body.get("iteration"))]
         looks = looks_in(steps)
         before, after = tried_in(store, looks[-1]) if looks else ([], [])
     except (NotFound, Lost):

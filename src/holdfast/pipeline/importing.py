@@ -101,25 +101,25 @@ def import_logs(
     """Scrub the conversations, look at them, and store those that are fit and not there yet."""
     scrubber = Scrub(key_in(store.folder), leave=leave) if scrub else None
     with progress("scrubbing", len(rows)) as bar:
-        found = [_conversation(row, line, model, scrubber, bar) for line, row in rows]
+        conversations = [_conversation(row, line, model, scrubber, bar) for line, row in rows]
     run = _run(store)
-    known = {} if run is None else {one.name: one for one in store.views.every(run.id)}
-    done = {name for name, one in known.items() if one.status is RolloutState.SUCCEEDED}
+    known = {} if run is None else {rollout.name: rollout for rollout in store.views.every(run.id)}
+    done = {name for name, rollout in known.items() if rollout.status is RolloutState.SUCCEEDED}
     fresh: dict[str, Conversation] = {}
-    for one in found:
-        if one.name not in done:
-            fresh.setdefault(one.name, one)
-    kept_out = [one.input for one in known.values() if one.split in (Split.VAL, Split.TEST)]
+    for conversation in conversations:
+        if conversation.name not in done:
+            fresh.setdefault(conversation.name, conversation)
+    kept_out = [rollout.input for rollout in known.values() if rollout.split in (Split.VAL, Split.TEST)]
     looked = _audit(list(fresh.values()), split, kept_out, progress)
-    ready = [one for one in fresh.values() if one.name in looked.ready]
+    ready = [conversation for conversation in fresh.values() if conversation.name in looked.ready]
     name = run.id if run is not None else None
     if ready:
-        status = {k: one.status for k, one in known.items()}
+        status = {k: rollout.status for k, rollout in known.items()}
         name = _write(store, run, ready, split, scrubbed=scrub, status=status, who=who, clock=clock, progress=progress)
     return Imported(
         run=name,
         stored=len(ready),
-        repeated=len(found) - len(fresh),
+        repeated=len(conversations) - len(fresh),
         quarantined={fresh[name].line: names for name, names in looked.quarantined.items()},
         scrubbed=_counted(ready) if scrub else {},
         audit=looked,
@@ -243,11 +243,11 @@ def _signals(one: Conversation) -> tuple[RewardTerm, ...]:
 def _audit(found: Sequence[Conversation], split: Split, kept_out: Sequence[Any], progress: Progress) -> QualityReport:
     """Audits conversations by rollout name. Only training data must not contain held-out tasks."""
     is_train = split is Split.TRAIN
-    experiences = [_experience(one, split if is_train else None) for one in found]
+    experiences = [_experience(conversation, split if is_train else None) for conversation in found]
     with progress("looking", None):
         return audit(
             experiences,
-            inputs={one.name: one.input for one in found},
+            inputs={conversation.name: conversation.input for conversation in found},
             held_out=kept_out if is_train else (),
             standards=Standards(needs_logprobs=False, needs_score=False),
         )
@@ -300,9 +300,9 @@ def _write(
     with ending(store, run, who, clock), progress("storing", len(ready)) as bar:
         for start in range(0, len(ready), BATCH):
             batch = ready[start : start + BATCH]
-            for one in batch:
-                _renew(store, f"{run.id}/{one.name}", status.get(one.name), clock)
-            tasks = [_task(one, split, scrubbed) for one in batch]
+            for conversation in batch:
+                _renew(store, f"{run.id}/{conversation.name}", status.get(conversation.name), clock)
+            tasks = [_task(conversation, split, scrubbed) for conversation in batch]
             store.queue.enqueue(run.id, tasks, now=clock()).result()
             _finish(store, run.id, batch, clock)
             store.runs.beat(run.id, driver=run.driver, now=clock()).result()
@@ -337,7 +337,7 @@ def _renew(store: Store, rollout: str, status: RolloutState | None, clock: Clock
 
 
 def _finish(store: Store, run: str, batch: Sequence[Conversation], clock: Clock) -> None:
-    left = {one.name: one for one in batch}
+    left = {conversation.name: conversation for conversation in batch}
     while left:
         claims = store.queue.claim(run, WORKER, now=clock(), lease_s=LEASE_S, most=BATCH).result()
         if not claims:
@@ -346,13 +346,17 @@ def _finish(store: Store, run: str, batch: Sequence[Conversation], clock: Clock)
             )
         ends = []
         for claim in claims:
-            one, now = left.pop(claim.rollout.name, None), clock()
-            if one is None:  # an import that was killed left it, and its file comes later or never
+            conversation, now = left.pop(claim.rollout.name, None), clock()
+            if conversation is None:  # an import that was killed left it, and its file comes later or never
                 why = "was not imported to the end"
                 ends.append(store.queue.finish(claim.attempt, AttemptState.FAULT, now=now, error=why))
                 continue
-            answers = [message.get("content") for message in one.messages if message["role"] == "assistant"]
-            ends.append(finish_conversation(store, claim, _spans(one, now), answers[-1], _signals(one), now=now))
+            answers = [message.get("content") for message in conversation.messages if message["role"] == "assistant"]
+            ends.append(
+                finish_conversation(
+                    store, claim, _spans(conversation, now), answers[-1], _signals(conversation), now=now
+                )
+            )
         for end in ends:
             end.result()
 
@@ -369,4 +373,7 @@ def finish_conversation(
 
 
 def _counted(ready: Sequence[Conversation]) -> Counter[str]:
-    return sum((count([one.messages, one.tools, one.metadata]) for one in ready), Counter[str]())
+    return sum(
+        (count([conversation.messages, conversation.tools, conversation.metadata]) for conversation in ready),
+        Counter[str](),
+    )

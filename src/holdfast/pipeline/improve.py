@@ -143,7 +143,7 @@ def unpaid(spec: Spec, iteration: int) -> IterationResult:
 
 def note_waiver(store: Store, run: str, why: str, *, who: str, now: float) -> WriteFuture[None] | None:
     """Notes once in the ledger, before anything is decided, that safety is not measured; None: it is noted already."""
-    if any(one.kind == WAIVER for one in store.ledger.entries(run=run)):
+    if any(entry.kind == WAIVER for entry in store.ledger.entries(run=run)):
         return None
     return store.ledger.append(WAIVER, {"safety": "waived", "why": why}, who=who, now=now, run=run)
 
@@ -174,10 +174,10 @@ class Version:
     tries: int = 0  # of a run that an earlier version began: proofs of the same two that a gate had decided about
 
     def record(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"policy": policy_record(self.policy), "release": self.release}
-        told |= {} if self.charge is None else {"account": self.charge.record()}
-        told |= {name: kept for name in ("history", "unused") if (kept := getattr(self, name))}
-        return {**told, "tries": self.tries} if self.tries else told
+        payload: dict[str, Any] = {"policy": policy_record(self.policy), "release": self.release}
+        payload |= {} if self.charge is None else {"account": self.charge.record()}
+        payload |= {name: kept for name in ("history", "unused") if (kept := getattr(self, name))}
+        return {**payload, "tries": self.tries} if self.tries else payload
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Version:
@@ -276,8 +276,8 @@ def policy_of(release: Release, like: Policy) -> Policy:
     if release.source == like.source:
         return like
     if kind == "checkpoint" and hasattr(like, "at"):
-        found: Policy = like.at(name)
-        return found
+        policy: Policy = like.at(name)
+        return policy
     is_other = kind == "shelf"
     why = f"{release.source} is live, and {'not this model' if is_other else 'has no weights to go on from'}"
     remedy = f"name another policy{', or that model' if is_other else ''}"
@@ -287,7 +287,9 @@ def policy_of(release: Release, like: Policy) -> Policy:
 def start(spec: Spec, done: Sequence[StepRecord], base: Version, iteration: int, *, ctx: StepContext) -> AlgorithmState:
     """A new iteration. One that a version before durable steps had begun goes on from its last checkpoint."""
     state = spec.algorithm.start(base.policy)
-    known = [one.body for one in _lessons(done) if one.body.get("iteration") == iteration and "learning_s" in one.body]
+    known = [
+        step.body for step in _lessons(done) if step.body.get("iteration") == iteration and "learning_s" in step.body
+    ]
     made = [str(body["checkpoint"]) for body in known if "checkpoint" in body]
     data: dict[str, Any] = dict(state.data)
     if made and "followed" not in known[-1]:  # whoever followed a run kept no trainer
@@ -310,22 +312,26 @@ def _check_measured(config: ProveConfig, experiences: Sequence[Experience]) -> N
     """Checks after the first step that what has to improve is measured."""
     how, scored = (
         config.how,
-        [one for one in experiences if one.breakdown is not None and one.breakdown.total is not None],
+        [
+            experience
+            for experience in experiences
+            if experience.breakdown is not None and experience.breakdown.total is not None
+        ],
     )
-    if how.primary == "success" and scored and not any(is_checked(one) for one in scored):
+    if how.primary == "success" and scored and not any(is_checked(experience) for experience in scored):
         why = f"no rollout has a signal called {' or '.join(CHECKED)}"
         raise BadInput("improve.prove.primary = success", why=why, remedy="score it, or use reward")
     low, high = how.reward_range
-    for one in scored if how.primary == "reward" else []:
-        total = None if one.breakdown is None else one.breakdown.total
+    for experience in scored if how.primary == "reward" else []:
+        total = None if experience.breakdown is None else experience.breakdown.total
         if total is not None and not low <= total <= high:
             at = f"improve.prove.reward_range = [{low:g}, {high:g}]"
-            raise BadInput(at, why=f"the reward of {one.rollout} is {total:g}", remedy="name all that it can be")
+            raise BadInput(at, why=f"the reward of {experience.rollout} is {total:g}", remedy="name all that it can be")
 
 
 def hold(done: Sequence[StepRecord], iteration: int) -> IterationResult:
     """Nothing was learnt: what was switched off or taken back, and why how many rollouts taught nothing."""
-    bodies = [one.body for one in done if one.body.get("iteration") == iteration]
+    bodies = [step.body for step in done if step.body.get("iteration") == iteration]
     skipped = [str(body["skipped"]) for body in bodies if "skipped" in body]
     why = ", ".join(skipped[-1:] or [*_unmoved(bodies), *_silent(bodies), *_absent(done, bodies, iteration)])
     return IterationResult(iteration=iteration, why=f"{NOTHING}: {why}" if why else NOTHING)
@@ -334,11 +340,13 @@ def hold(done: Sequence[StepRecord], iteration: int) -> IterationResult:
 def _unmoved(bodies: Sequence[Mapping[str, Any]]) -> list[str]:
     updates = [body.get("update") or body.get("rl_optimizer") or {} for body in bodies]
     restored = [str(update["restored"]) for update in updates if update.get("restored")]
-    reasons = list(dict.fromkeys(str(one["skipped_reason"]) for one in updates if one.get("skipped_reason")))
+    reasons = list(dict.fromkeys(str(update["skipped_reason"]) for update in updates if update.get("skipped_reason")))
     sentences = [reason.replace("_", " ") for reason in reasons]
     if restored:
         sentences.insert(0, f"{len(restored)} updates were taken back, the last one because {restored[-1]}")
-    moved = [one.get("delta_norm", one.get("parameter_delta_norm")) for one in updates if not one.get("restored")]
+    moved = [
+        update.get("delta_norm", update.get("parameter_delta_norm")) for update in updates if not update.get("restored")
+    ]
     if (idle := sum(distance == 0.0 for distance in moved)) > 0:
         sentences.append(f"{idle} updates moved nothing")
     return sentences
@@ -355,8 +363,8 @@ def _silent(bodies: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _absent(done: Sequence[StepRecord], bodies: Sequence[Mapping[str, Any]], iteration: int) -> list[str]:
     """Counts the rollouts that nobody decided."""
-    steps = [one for one in done if one.name.startswith(f"{iteration}/") and one.name.endswith("/collect")]
-    lost = sum(one.body["rollouts"] for one in steps) - sum(body.get("rollouts", 0) for body in bodies)
+    steps = [step for step in done if step.name.startswith(f"{iteration}/") and step.name.endswith("/collect")]
+    lost = sum(step.body["rollouts"] for step in steps) - sum(body.get("rollouts", 0) for body in bodies)
     return [f"{lost} rollouts never came back"] if lost > 0 else []
 
 
@@ -392,12 +400,12 @@ def request_of(
     before, after = episodes_of(ctx.store, analysis)
     measured = accepted(spec, state.candidate, ctx)
     judges = judged_by(ctx.score, spec.prove.how.primary)
-    bodies = [one.body for one in done if one.body.get("iteration") == state.iteration and "quality" in one.body]
+    bodies = [step.body for step in done if step.body.get("iteration") == state.iteration and "quality" in step.body]
     candidate = Candidate(
         run=ctx.run,
         policy=spec.line,
         kind=PolicyKind(state.candidate.kind),
-        suite=(*spec.suite, sha256_of([one.record() for one in spec.held_out])),
+        suite=(*spec.suite, sha256_of([held_out.record() for held_out in spec.held_out])),
         baseline=live.policy.source,
         candidate=state.candidate.source,
         before=before,
@@ -447,9 +455,9 @@ def sha256_of(items: Sequence[Any]) -> str:
 
 
 def _lessons(done: Sequence[StepRecord]) -> list[StepRecord]:
-    return [one for one in done if one.function == LEGACY_STEP]
+    return [step for step in done if step.function == LEGACY_STEP]
 
 
 def finished(done: Sequence[StepRecord]) -> int:
     """Iterations that such a version brought to their decision."""
-    return sum("proposed" in one.body for one in _lessons(done))
+    return sum("proposed" in step.body for step in _lessons(done))

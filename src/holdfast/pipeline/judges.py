@@ -79,14 +79,17 @@ class Court:
     async def opinions(self, item: EvalItem, criteria: Sequence[str] = tuple(CRITERIA)) -> list[Opinion]:
         """Asks the rules about every criterion at the same time, and the judges about what the rules cannot tell."""
         rules, on = RuleJudge(clock=time.time), [CRITERIA[name] for name in criteria]
-        asked = (cascade(one, item, self.tiers.get(one.id, ()), rules=rules, calibrated=self.calibrated) for one in on)
+        asked = (
+            cascade(criterion, item, self.tiers.get(criterion.id, ()), rules=rules, calibrated=self.calibrated)
+            for criterion in on
+        )
         return await asyncio.gather(*asked)
 
 
 def court(judges: Sequence[Judge], store: Store | None) -> Court:
     """Asks every judge about every criterion; its word counts where it is calibrated, for which a store is needed."""
-    asked = judges if store is None else [CachedJudge(one, store.judgements) for one in judges]
-    tiers = {on.id: [[one] for one in asked] for on in CRITERIA.values()}
+    asked = judges if store is None else [CachedJudge(judge, store.judgements) for judge in judges]
+    tiers = {on.id: [[judge] for judge in asked] for on in CRITERIA.values()}
     return Court(tiers=tiers, calibrated=(lambda *_: None) if store is None else store.judgements.calibration)
 
 
@@ -97,14 +100,18 @@ def trusted_court(names: Sequence[str], base_url: str | None, store: Store) -> C
 
     calibrated, tiers = store.judgements.calibration, dict[str, list[list[Judge]]]()
     for name in names:
-        one = judge_named(name, base_url)
-        known = {on.id: calibrated(one.name, on.id, one.prompt(on)) for on in CRITERIA.values()}
-        trusted = [criterion for criterion, found in known.items() if found is not None and weight(found) > 0.0]
+        judge = judge_named(name, base_url)
+        known = {on.id: calibrated(judge.name, on.id, judge.prompt(on)) for on in CRITERIA.values()}
+        trusted = [
+            criterion
+            for criterion, calibration in known.items()
+            if calibration is not None and weight(calibration) > 0.0
+        ]
         if not trusted:
             why = "counts by no criterion" if any(known.values()) else "is calibrated on no criterion"
             raise BadInput(f"--judge {name}", why=why, remedy=calibrate_with(name, base_url))
         for criterion in trusted:
-            tiers.setdefault(criterion, []).append([CachedJudge(one, store.judgements)])
+            tiers.setdefault(criterion, []).append([CachedJudge(judge, store.judgements)])
     return Court(tiers=tiers, calibrated=calibrated)
 
 
@@ -116,7 +123,11 @@ def judged_by(score: Any, primary: str) -> list[dict[str, str]]:
         if inner is None:
             return []
         score = inner
-    counting = [one for one in score.scorers if one.asks_model and (one.gate if primary == "success" else one.weight)]
+    counting = [
+        scorer
+        for scorer in score.scorers
+        if scorer.asks_model and (scorer.gate if primary == "success" else scorer.weight)
+    ]
     return [_identity(one) for one in counting if primary in ("success", "reward")]
 
 
@@ -135,11 +146,15 @@ def with_calibrations(store: Store, manifest: Mapping[str, Any]) -> dict[str, An
 
 
 def _with_calibration(store: Store, judge: Mapping[str, str]) -> dict[str, Any]:
-    found = store.judgements.calibration(judge["judge"], judge["criterion"], judge["prompt"])
-    if found is None:
+    calibration = store.judgements.calibration(judge["judge"], judge["criterion"], judge["prompt"])
+    if calibration is None:
         return {**judge, "standing": None}
-    told = {"standing": str(found.standing), "labels": found.n, "kappa_low": found.measures.get("kappa_low")}
-    return {**judge, **told, "reasons": list(found.reasons), "stretch": _stretch(found)}
+    payload = {
+        "standing": str(calibration.standing),
+        "labels": calibration.n,
+        "kappa_low": calibration.measures.get("kappa_low"),
+    }
+    return {**judge, **payload, "reasons": list(calibration.reasons), "stretch": _stretch(calibration)}
 
 
 def _stretch(found: Calibration) -> list[float] | None:
@@ -168,6 +183,6 @@ def remedy_for(opinion: Opinion, names: Sequence[str], base_url: str | None) -> 
         return LABEL
     if opinion.failed:
         return "is the judge's endpoint running?"
-    open_ = next((one for one in opinion.judgements if one.score is not None), None)
+    open_ = next((judgement for judgement in opinion.judgements if judgement.score is not None), None)
     name = opinion.criterion.partition("@")[0]
     return LABEL if open_ is None else f"{calibrate_with(open_.judge, base_url, name)} --labels FILE"

@@ -59,7 +59,7 @@ def _runs_of(store: Store, checkpoint: str | None) -> list[str]:
         line = [] if checkpoint is None else store.checkpoints.lineage(checkpoint)
     except HoldfastError:  # pruned: what is left of it says nothing
         line = []
-    return [one.id.rpartition("-")[0].rpartition("-")[0] for one in line]
+    return [checkpoint.id.rpartition("-")[0].rpartition("-")[0] for checkpoint in line]
 
 
 def _scored_by(store: Store, run: str) -> list[str]:
@@ -121,9 +121,9 @@ def _taught(store: Store, run: str) -> tuple[list[Any], list[str], bool]:
 def _practised(store: Store, run: str, *, every: bool = False) -> Iterator[Any]:
     """Yields each practised task once, however often it was tried."""
     seen: set[str] = set()
-    for one in store.views.every(run):
-        if every or one.split in (Split.TRAIN, None):
-            text = json.dumps(one.input, sort_keys=True, default=str)
+    for rollout in store.views.every(run):
+        if every or rollout.split in (Split.TRAIN, None):
+            text = json.dumps(rollout.input, sort_keys=True, default=str)
             if text not in seen:
                 seen.add(text)
-                yield one.input
+                yield rollout.input

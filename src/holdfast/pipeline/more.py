@@ -79,13 +79,13 @@ class CandidateEvidence:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        return tuple(sorted({one.seed for one in self.measured.before}))
+        return tuple(sorted({episode.seed for episode in self.measured.before}))
 
 
 def _charge(store: Store, runs: Sequence[RunRecord], iteration: int | None) -> Charge | None:
     """Finds the charge of the last run; one that continues has the α of the one before."""
-    found = (charge_in(store, one.id, iteration if one.kind == IMPROVE else None) for one in reversed(runs))
-    return next((one for one in found if one is not None), None)
+    found = (charge_in(store, run.id, iteration if run.kind == IMPROVE else None) for run in reversed(runs))
+    return next((charge for charge in found if charge is not None), None)
 
 
 def compared(store: Store, run: str, candidate: str | None, suites: Suites) -> CandidateEvidence:
@@ -116,7 +116,7 @@ def compared(store: Store, run: str, candidate: str | None, suites: Suites) -> C
 
 def _not_continued(store: Store, run: RunRecord) -> BadInput:
     """Says why a run cannot be continued: it compared nothing, or kept no settings to measure further tasks by."""
-    about = next((one.body for one in store.steps.of_run(run.id) if one.body.get("decision")), None)
+    about = next((step.body for step in store.steps.of_run(run.id) if step.body.get("decision")), None)
     if about is None:
         why, remedy = f"is of the kind {run.kind}, and compared nothing", "'holdfast run list' lists them"
         return BadInput(f"run {run.id}", why=why, remedy=remedy)
@@ -158,7 +158,7 @@ def tasks_of(store: Store, evidence: CandidateEvidence, suites: Suites) -> dict[
     for run in evidence.runs:
         is_proof = run.kind == KIND
         held = evaluation_in(store, run.settings, suites).tasks if is_proof else held_out_of(_settings(store, run))
-        tasks |= {one.id: one.input for one in held}
+        tasks |= {held_out.id: held_out.input for held_out in held}
     return tasks
 
 
@@ -166,21 +166,23 @@ def uncharged_beside(store: Store, evidence: CandidateEvidence, suites: Suites) 
     """Other runs that measured some of the same tasks and are in no account, as their baseline was not live: whoever
     picks one of them by what it found has tested all. What cannot be read any more counts."""
     accounts = (store.releases.charges(policy) for policy in store.releases.policies())
-    known = {one.run for entries in accounts for one in map(_charge_in, entries)} | {one.id for one in evidence.runs}
+    known = {charge.run for entries in accounts for charge in map(_charge_in, entries)} | {
+        run.id for run in evidence.runs
+    }
     mine = list(tasks_of(store, evidence, suites).values())
 
     def counts(run: RunRecord) -> bool:
         try:
-            return is_beside(mine, [one.input for one in evaluation_in(store, run.settings, suites).tasks])
+            return is_beside(mine, [task.input for task in evaluation_in(store, run.settings, suites).tasks])
         except HoldfastError:
             return True
 
-    return sum(counts(one) for one in proofs(store) if one.id not in known and not one.settings.get("is_null"))
+    return sum(counts(run) for run in proofs(store) if run.id not in known and not run.settings.get("is_null"))
 
 
 def decided_in(store: Store, run: RunRecord, candidate: str | None) -> Mapping[str, Any]:
     """Finds the decision of a run that improves about the candidate; without a name, about its last one."""
-    bodies = [one.body for one in store.steps.of_run(run.id) if one.body.get("decision")]
+    bodies = [step.body for step in store.steps.of_run(run.id) if step.body.get("decision")]
     found = [body for body in bodies if candidate in (None, body["release"])]
     if not found:
         what = "about no candidate yet" if candidate is None else f"nothing about {candidate}"
@@ -189,7 +191,7 @@ def decided_in(store: Store, run: RunRecord, candidate: str | None) -> Mapping[s
 
 
 def _audit(store: Store, run: str, iteration: int) -> tuple[Finding, ...] | None:
-    bodies = [one.body for one in store.steps.of_run(run)]
+    bodies = [step.body for step in store.steps.of_run(run)]
     learnt = [body for body in bodies if "quality" in body and body.get("iteration") == iteration]
     return summed([[decode(Finding, one) for one in body["quality"]] for body in learnt]) if learnt else None
 
@@ -214,10 +216,10 @@ def _back_from(store: Store, run: RunRecord) -> tuple[RunRecord, ...]:
 def end_of(store: Store, run: str, candidate: str | None) -> tuple[str, RunRecord | None]:
     """The run where the evidence ends, and the run that continues it, if one was begun and is not completed."""
     later = {}
-    for one in proofs(store):
-        continues = one.settings.get("continues")
-        if continues is not None and candidate in (None, one.settings["candidate"]["name"]):
-            later[str(continues["run"])] = one
+    for run_record in proofs(store):
+        continues = run_record.settings.get("continues")
+        if continues is not None and candidate in (None, run_record.settings["candidate"]["name"]):
+            later[str(continues["run"])] = run_record
     while run in later and later[run].state is RunState.COMPLETED:
         run = later[run].id
     return run, later.get(run)
@@ -238,12 +240,12 @@ def unfinished_after(run: str, unfinished: RunRecord, remedy: str) -> BadInput:
 
 def proofs(store: Store) -> list[RunRecord]:
     """Lists all runs that compared two versions, newest first."""
-    found: list[RunRecord] = []
+    runs: list[RunRecord] = []
     last = None
     while page := store.runs.newest(most=PAGE, before=last):
-        found += [one for one in page if one.kind == KIND]
+        runs += [run for run in page if run.kind == KIND]
         last = page[-1].id
-    return found
+    return runs
 
 
 # What is measured next -----------------------------------------------------------------------------------------------
@@ -259,8 +261,8 @@ def continuation(evidence: CandidateEvidence, *, is_repeat: bool) -> dict[str, A
         is_repeat=is_repeat,
     )
     how = evidence.how if is_repeat else at_charge(evidence.how, evidence.charge)
-    told = {"baseline": evidence.baseline, "candidate": evidence.candidate, "how": how, "continues": continues}
-    return {**told, "is_charged": is_repeat or evidence.charge is not None}
+    payload = {"baseline": evidence.baseline, "candidate": evidence.candidate, "how": how, "continues": continues}
+    return {**payload, "is_charged": is_repeat or evidence.charge is not None}
 
 
 def next_seeds(evidence: CandidateEvidence, count: int) -> tuple[int, ...]:
@@ -281,7 +283,7 @@ def more_of_improve(store: Store, evidence: CandidateEvidence, path: str | None,
     if path is None:
         many = next_seeds(evidence, seeds or len(evidence.seeds))
     else:
-        suite = (*evidence.suite[:2], sha256_of([evidence.suite[2], *(one.record() for one in tasks)]))
+        suite = (*evidence.suite[:2], sha256_of([evidence.suite[2], *(task.record() for task in tasks)]))
     how: dict[str, Any] = {"stop_early": True, "cluster": block.cluster, "reuse_live": block.reuse_live}
     root = evidence.runs[0].id
     return PairedEvaluation(
@@ -307,13 +309,13 @@ def _as_improve(
 
 
 def _source(root: str, tasks: Sequence[HeldOut], seeds: Sequence[int], suite: Sequence[str]) -> dict[str, Any]:
-    return {"root": root, "tasks": [one.record() for one in tasks], "seeds": list(seeds), "evidence": list(suite)}
+    return {"root": root, "tasks": [task.record() for task in tasks], "seeds": list(seeds), "evidence": list(suite)}
 
 
 def _read(path: str) -> list[HeldOut]:
     """Reads the held-out tasks of a file; all of them where it names no splits."""
-    found = load(path)
-    return [HeldOut(id=one.id, input=_input(one, path)) for one in found.held_out or found.train]
+    tasks = load(path)
+    return [HeldOut(id=item.id, input=_input(item, path)) for item in tasks.held_out or tasks.train]
 
 
 def _input(task: TaskItem, path: str) -> Any:
@@ -339,9 +341,9 @@ def unmeasured(
 
     A copy of a measured task, or another one of its document or user, is no further evidence: looks that were taken
     have counted its unit, and it is left out."""
-    names = {one.id for one in known}
-    taught = leaked_tasks(learnt, [one.input for one in tasks])
-    everything = [replace(one, id=str(place)) for place, one in enumerate((*known, *tasks))]
+    names = {held_out.id for held_out in known}
+    taught = leaked_tasks(learnt, [task.input for task in tasks])
+    everything = [replace(held_out, id=str(place)) for place, held_out in enumerate((*known, *tasks))]
     heads = united(everything, cluster)[len(known) :]
     found, texts = [], set[str]()
     for place, (task, head) in enumerate(zip(tasks, heads, strict=True)):
@@ -393,7 +395,7 @@ def anchor_evaluation(store: Store, policy: str, against: str | None, suites: Su
     """The live version measured against an earlier one, the first that was live where none is named, on the held-out
     tasks of the policy's last test. Many small losses, each too small to be seen, add up to one that is."""
     sides = anchor_sides(store, policy, against)
-    tests = [one for one in map(_charge_in, store.releases.charges(policy)) if one.about == CANDIDATE]
+    tests = [charge for charge in map(_charge_in, store.releases.charges(policy)) if charge.about == CANDIDATE]
     if not tests:
         why, remedy = "no candidate of it was tested yet, so no held-out tasks are known", "holdfast prove run SUITE"
         names = f"--baseline {sides['baseline'].name} --candidate {sides['candidate'].name}"
@@ -404,7 +406,7 @@ def anchor_evaluation(store: Store, policy: str, against: str | None, suites: Su
         return replace(evaluation_in(store, run.settings, suites), **given, continues=None, is_null=False)
     settings = _settings_known_here(store, run)
     tasks, block = held_out_of(settings), (settings.improve or ImproveBlock()).prove
-    suite = ("validate", "1", sha256_of([one.record() for one in tasks]))
+    suite = ("validate", "1", sha256_of([task.record() for task in tasks]))
     like = _as_improve(settings, run.id, tasks, range(block.seeds), suite)
     return PairedEvaluation(**like, how=comparison_config(settings), **given)
 
@@ -421,8 +423,8 @@ def anchor_sides(store: Store, policy: str, against: str | None) -> dict[str, An
 def tell_anchor(store: Store, evaluation: PairedEvaluation, run: str, *, who: str, now: float) -> str | None:
     """Raises an alert where live is proved worse than its anchor, and gives its message; clears it where live is proved
     better."""
-    found, code = comparison_of(store, run), f"worse_than_anchor:{evaluation.anchor_of}"
-    outcome = None if found is None else found.verdict.outcome
+    comparison, code = comparison_of(store, run), f"worse_than_anchor:{evaluation.anchor_of}"
+    outcome = None if comparison is None else comparison.verdict.outcome
     if outcome is Outcome.PROMOTE:
         store.alerts.clear(code, at=now, who=who).result()
     if outcome is not Outcome.REJECT:
@@ -436,11 +438,11 @@ def tell_anchor(store: Store, evaluation: PairedEvaluation, run: str, *, who: st
 def anchor_of(store: Store, policy: str, against: str | None = None) -> Release:
     """The version that was named, or the first one that was live."""
     if against is not None:
-        found = store.releases.get(against)
-        if found.policy != policy:
-            raise BadInput(f"--against {found.id}", why=f"is not one of {policy}")
-        return found
-    moves = (one.body for one in store.releases.history(policy))
+        release = store.releases.get(against)
+        if release.policy != policy:
+            raise BadInput(f"--against {release.id}", why=f"is not one of {policy}")
+        return release
+    moves = (entry.body for entry in store.releases.history(policy))
     first = next((body["move"] for body in moves if body.get("to") == Stage.LIVE and "move" in body), None)
     if first is None:
         raise BadInput(

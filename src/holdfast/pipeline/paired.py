@@ -256,7 +256,7 @@ async def charge(evaluation: PairedEvaluation, live: Policy, *, ctx: StepContext
 def charge_in(store: Store, run: str, iteration: int | None = None) -> Charge | None:
     """Finds the charge of a run in any policy's account."""
     found = (charge_of(store, policy, run, iteration) for policy in store.releases.policies())
-    return next((one for one in found if one is not None), None)
+    return next((charge for charge in found if charge is not None), None)
 
 
 def served_by(store: Store, version: Version, candidate: Version) -> str | None:
@@ -291,8 +291,8 @@ async def gathered(earlier: Mapping[str, Any], config: ProveConfig, *, ctx: Step
 
 def _gather(earlier: Continued, config: ProveConfig, ctx: StepContext) -> InterimAnalysis:
     ctx.store.steps.verify(earlier.run)  # nobody has touched them since
-    found = measured(ctx.store, earlier.run, iteration=earlier.iteration, planned=earlier.planned)
-    both = dict(zip(ARMS, (found.before, found.after), strict=True))
+    episodes = measured(ctx.store, earlier.run, iteration=earlier.iteration, planned=earlier.planned)
+    both = dict(zip(ARMS, (episodes.before, episodes.after), strict=True))
     looks = looks_in(looked(ctx.store, earlier.run, earlier.iteration))
     history = looks[-1].history if looks else None
     if history is not None:  # beside what is pooled, as it was measured: it may drift yet
@@ -300,11 +300,11 @@ def _gather(earlier: Continued, config: ProveConfig, ctx: StepContext) -> Interi
     return InterimAnalysis(
         number=earlier.looks,
         iteration=0,
-        planned=found.planned,
-        missing=found.lost,
+        planned=episodes.planned,
+        missing=episodes.lost,
         history=history,
-        episodes=ctx.save({arm: [encode(one) for one in some] for arm, some in both.items()}),
-        **{"tasks": 0, **judged(found.before, found.after, config)},
+        episodes=ctx.save({arm: [encode(episode) for episode in some] for arm, some in both.items()}),
+        **{"tasks": 0, **judged(episodes.before, episodes.after, config)},
     )
 
 
@@ -336,13 +336,13 @@ def measured(store: Store, run: str, *, iteration: int | None = None, planned: i
 
 def looked(store: Store, run: str, iteration: int | None = None) -> list[StepRecord]:
     """The steps that hold looks, of versions before durable steps too."""
-    steps = [one for one in store.steps.of_run(run) if "episodes" in one.body]
-    return [one for one in steps if iteration is None or one.body.get("iteration") == iteration]
+    steps = [step for step in store.steps.of_run(run) if "episodes" in step.body]
+    return [step for step in steps if iteration is None or step.body.get("iteration") == iteration]
 
 
 def shown_looks(store: Store, run: str) -> list[StepRecord]:
     """The looks that the run itself has taken."""
-    return [one for one in looked(store, run) if not one.function.endswith(f".{gathered.__name__}")]
+    return [step for step in looked(store, run) if not step.function.endswith(f".{gathered.__name__}")]
 
 
 def episodes_of_run(store: Store, run: str) -> tuple[list[Episode], list[Episode]]:

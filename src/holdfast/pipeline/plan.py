@@ -31,7 +31,7 @@ PLANNED = "planned"
 def forecast_of(spec: Spec, store: Store | None = None) -> Forecast:
     """Forecasts the proof of a line's next candidate; without a store it is the first one on these tasks."""
     how = spec.prove.how
-    tasks = [one.input for one in spec.held_out]
+    tasks = [held_out.input for held_out in spec.held_out]
     rate = None if store is None else base_rate(store, spec.line, how)
     return forecast(
         charged_next(how, store, spec.line, tasks),
@@ -62,7 +62,7 @@ def charged_next(
     if store is None or policy is None or tasks is None:
         return replace(how, alpha=level(how.alpha, 1), safety_alpha=how.uncharged_alpha)
     names, read = frozenset(digests(store, policy, list(tasks))), reader(store)
-    known = [Charge.from_record(one.body) for one in store.releases.charges(policy)]
+    known = [Charge.from_record(entry.body) for entry in store.releases.charges(policy)]
     about: dict[str, Any] = {**dict.fromkeys(("key", "run", "baseline", "candidate"), ""), "policy": policy}
     found = charge(
         known,

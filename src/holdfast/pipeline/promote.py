@@ -77,24 +77,24 @@ class PromotionRequest:
     def samples(self) -> bytes:
         """Every episode of both, as they are kept."""
         case = self.candidate
-        told = {
+        payload = {
             "run": case.run,
             "suite": case.suite,
             "weighing": self.how.record(),
             "criteria": asdict(self.criteria),
-            "baseline": [encode(one) for one in case.before],
-            "candidate": [encode(one) for one in case.after],
+            "baseline": [encode(episode) for episode in case.before],
+            "candidate": [encode(episode) for episode in case.after],
         }
-        return json.dumps(told, allow_nan=False, separators=(",", ":")).encode()
+        return json.dumps(payload, allow_nan=False, separators=(",", ":")).encode()
 
     def weigh(self, baseline: str, candidate: str, samples: str) -> Evidence:
         """Evidence from the ids of both releases and the hash of the samples."""
         case, how, rng = self.candidate, self.how, np.random.default_rng(self.how.resample_seed)
-        found = compare_versions(case.before, case.after, how, versions=(baseline, candidate), rng=rng)
+        comparison = compare_versions(case.before, case.after, how, versions=(baseline, candidate), rng=rng)
         sides = {"baseline": case.before, "candidate": case.after}
         lost = case.lost or {name: case.planned - len(some) for name, some in sides.items()}
         evidence = evidence_from(
-            found, how, policy=case.policy, suite=suite_title(case.suite), versions=(baseline, candidate)
+            comparison, how, policy=case.policy, suite=suite_title(case.suite), versions=(baseline, candidate)
         )
         return replace(
             evidence,
@@ -217,7 +217,9 @@ def _both(case: Candidate) -> tuple[list[Episode], list[Episode]]:
     """The episodes of tasks that both versions were measured on with every seed: reports have no holes."""
     tasks, seeds, _, _ = paired_cells(case.before, case.after, "reward")
     shared = {(task, seed) for task in tasks for seed in seeds}
-    before, after = ([one for one in side if (one.task, one.seed) in shared] for side in (case.before, case.after))
+    before, after = (
+        [episode for episode in side if (episode.task, episode.seed) in shared] for side in (case.before, case.after)
+    )
     return before, after
 
 
@@ -358,9 +360,9 @@ def adopt(store: Store, release: Release, *, who: str, now: float, fence: Fence 
 def _is_noted(store: Store, candidate: Release, decision: Decision, evidence: str) -> bool:
     """Whether this very decision is in the ledger."""
     word = "accept" if decision.open else "refuse"
-    told = {word: candidate.id, "evidence": evidence, "decision": encode(decision)}
+    payload = {word: candidate.id, "evidence": evidence, "decision": encode(decision)}
     history = store.releases.history(candidate.policy) if candidate.evidence == evidence else []
-    return any(told.items() <= entry.body.items() for entry in history)
+    return any(payload.items() <= entry.body.items() for entry in history)
 
 
 def _of_the_live(live: Release | None, evidence: Evidence, decision: Decision) -> Decision:

@@ -64,10 +64,10 @@ def connected(algorithm: Any, connect: Connect) -> Any:
     if not isinstance(algorithm, PromptSearch) or algorithm.proposers is None:
         return algorithm
     made = [
-        replace(one, ask=TextModel(connect(one.model, one.base_url)), model=None)
-        if isinstance(one, Reflection) and one.model is not None
-        else one
-        for one in algorithm.proposers
+        replace(proposer, ask=TextModel(connect(proposer.model, proposer.base_url)), model=None)
+        if isinstance(proposer, Reflection) and proposer.model is not None
+        else proposer
+        for proposer in algorithm.proposers
     ]
     return replace(algorithm, proposers=made)
 
@@ -82,7 +82,7 @@ def limit_of(run: DurableRun, algorithm: Any, iterations: int) -> SpendLimit | N
     if not run.spec.runtime.is_metered:
         say("budget: calls by a capture proxy or worker processes are counted after a round, and may pass it by one")
         return None
-    known = [one.body for one in run.store.ledger.entries(run=run.id) if one.kind == SPENDING]
+    known = [entry.body for entry in run.store.ledger.entries(run=run.id) if entry.kind == SPENDING]
 
     def note(spent: Mapping[str, float]) -> None:
         run.store.ledger.append(SPENDING, dict(spent), who=run.who, now=run.clock(), run=run.id).result()
@@ -93,10 +93,10 @@ def limit_of(run: DurableRun, algorithm: Any, iterations: int) -> SpendLimit | N
 def limited(algorithm: Any, limit: SpendLimit) -> Any:
     """Holds the calls of the algorithm's reflections to the limit, too."""
     made = [
-        replace(one, ask=TextModel(limited_by(limit, one.ask.complete)))
-        if isinstance(one, Reflection) and isinstance(one.ask, TextModel)
-        else one
-        for one in algorithm.proposers or ()
+        replace(proposer, ask=TextModel(limited_by(limit, proposer.ask.complete)))
+        if isinstance(proposer, Reflection) and isinstance(proposer.ask, TextModel)
+        else proposer
+        for proposer in algorithm.proposers or ()
     ]
     return replace(algorithm, proposers=made) if made else algorithm
 
@@ -229,18 +229,18 @@ def searches(store: Store, run: str) -> list[dict[str, Any]]:
      "held_out": {"release", "is_accepted", "difference", "corrected", "interval", "p_value", "tasks", "reasons"}|None,
      "nothing": why there was nothing to prove|None, "stopped": how and why the run ended before it was decided|None}"""
     steps = store.steps.of_run(run)
-    told: dict[int, StepRecord] = {}
-    for one in steps:
-        if "prompt_search" in one.body:
-            told[int(one.body["state"]["iteration"])] = one
-    decided = {int(one.body["iteration"]): one.body for one in steps if one.name.endswith("/decide")}
+    payload: dict[int, StepRecord] = {}
+    for step in steps:
+        if "prompt_search" in step.body:
+            payload[int(step.body["state"]["iteration"])] = step
+    decided = {int(step.body["iteration"]): step.body for step in steps if step.name.endswith("/decide")}
     gains: dict[int, list[float]] = {}
-    for one in steps:
-        if "prompt_search" in one.body:
-            gains.setdefault(int(one.body["state"]["iteration"]), []).append(float(one.body.get("gain") or 0.0))
+    for step in steps:
+        if "prompt_search" in step.body:
+            gains.setdefault(int(step.body["state"]["iteration"]), []).append(float(step.body.get("gain") or 0.0))
     return [
-        {**_search(store, store.runs.get(run), n, one.body, decided.get(n)), "gains": gains[n]}
-        for n, one in sorted(told.items())
+        {**_search(store, store.runs.get(run), n, step.body, decided.get(n)), "gains": gains[n]}
+        for n, step in sorted(payload.items())
     ]
 
 
@@ -249,7 +249,7 @@ def _search(
 ) -> dict[str, Any]:
     data = body["state"]["data"]
     race = Race(arms_in(data))
-    versions = [one.prompt.version for one in race.arms]
+    versions = [arm.prompt.version for arm in race.arms]
     best = versions.index(body["prompt_search"]["best"]) if body["prompt_search"]["best"] else 0
     fresh = data["fresh"] if data["is_over"] else ()
     attempts = [one for blob in data["attempts"] for one in json.loads(store.blobs.get(blob))]
@@ -265,7 +265,7 @@ def _search(
         "is_over": is_over,
         "prompts": prompts,
         "refused": list(data["refused"]),
-        "tasks": {str(one["place"]): task_texts(one["task"])[0] for one in attempts},
+        "tasks": {str(attempt["place"]): task_texts(attempt["task"])[0] for attempt in attempts},
         "optimized": dict(race.arms[best].prompt.texts) if best else None,
         "held_out": None if decided is None or "decision" not in decided else _held_out(store, decided),
         "nothing": None if decided is None else decided.get("why"),
@@ -305,10 +305,10 @@ def _prompt(race: Race, number: int, best: int, fresh: Sequence[int]) -> dict[st
 
 def _held_out(store: Store, decided: Mapping[str, Any]) -> dict[str, Any]:
     evidence = loads(Evidence, store.blobs.get(str(decided["evidence"])))
-    found = evidence.comparisons.get(evidence.primary)
-    told: dict[str, Any] = {"release": decided["release"], "is_accepted": bool(decided["decision"]["open"])}
-    told["reasons"] = [one["text"] for one in decided["decision"]["reasons"]]
-    if found is not None:
-        told |= {name: getattr(found, name) for name in ("metric", "difference", "corrected", "p_value")}
-        told |= {"interval": [found.interval.low, found.interval.high], "tasks": found.pairs}
-    return told
+    metric = evidence.comparisons.get(evidence.primary)
+    payload: dict[str, Any] = {"release": decided["release"], "is_accepted": bool(decided["decision"]["open"])}
+    payload["reasons"] = [one["text"] for one in decided["decision"]["reasons"]]
+    if metric is not None:
+        payload |= {name: getattr(metric, name) for name in ("metric", "difference", "corrected", "p_value")}
+        payload |= {"interval": [metric.interval.low, metric.interval.high], "tasks": metric.pairs}
+    return payload

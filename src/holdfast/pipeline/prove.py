@@ -54,7 +54,9 @@ LIVE = "live"  # in a look's blob: the baseline's fresh episodes as they were, w
 def episode(experience: Experience, *, task: str, seed: int, lowest: float = 0.0) -> Episode | None:
     """None where a fault of ours left it without a score: missing, not wrong. An agent that failed was not right, and
     earned the lowest reward that there is: below 0 nothing would be the best."""
-    signals = {} if experience.breakdown is None else {one.name: one.value for one in experience.breakdown.signals}
+    signals = (
+        {} if experience.breakdown is None else {signal.name: signal.value for signal in experience.breakdown.signals}
+    )
     if not signals and experience.state is not RolloutState.FAILED:
         return None
     told = next((signals[name] for name in CHECKED if name in signals), None)
@@ -74,17 +76,17 @@ def episode(experience: Experience, *, task: str, seed: int, lowest: float = 0.0
 
 def is_checked(experience: Experience) -> bool:
     """Whether its score says if it succeeded."""
-    return experience.breakdown is not None and any(one.name in CHECKED for one in experience.breakdown.signals)
+    return experience.breakdown is not None and any(signal.name in CHECKED for signal in experience.breakdown.signals)
 
 
 def episodes(experiences: Iterable[Experience], places: Places, lowest: float = 0.0) -> list[Episode]:
     """Makes episodes of the rollouts that have a place, which is a task and a seed."""
     found = []
-    for one in experiences:
-        name = one.rollout.partition("/")[2]
+    for experience in experiences:
+        name = experience.rollout.partition("/")[2]
         if name in places:
             task, seed = places[name]
-            found.append(episode(one, task=task, seed=seed, lowest=lowest))
+            found.append(episode(experience, task=task, seed=seed, lowest=lowest))
     return [one for one in found if one is not None]
 
 
@@ -157,11 +159,11 @@ class ProveConfig:
         """Returns what a step records of it; later fields are left out where they are not set."""
         later = ("criteria", "cluster")
         named = {one.name: getattr(self, one.name) for one in fields(self)}
-        told = {name: value for name, value in named.items() if name not in later or value is not None}
+        payload = {name: value for name, value in named.items() if name not in later or value is not None}
         if not self.reuse_live:
-            del told["reuse_live"], told["confirm_live"]
+            del payload["reuse_live"], payload["confirm_live"]
         return {
-            **told,
+            **payload,
             "how": self.how.record(),
             **({} if self.criteria is None else {"criteria": asdict(self.criteria)}),
         }
@@ -371,7 +373,7 @@ async def measure_lost(
 
 def _dead(ctx: StepContext) -> set[str]:
     """The rollouts that were given up without an answer."""
-    return {one.name for one in ctx.store.views.every(ctx.run, status=RolloutState.DEAD)}
+    return {rollout.name for rollout in ctx.store.views.every(ctx.run, status=RolloutState.DEAD)}
 
 
 def _mended(
@@ -477,7 +479,7 @@ def _known_before(
     if kept is None or used.get("has_drifted") or used.get("is_confirmed"):
         return None
     known = {task: EarlierTries.from_record(one) for task, one in ctx.read(str(kept)).items()}
-    return {task: one for task, one in known.items() if value in one.means}
+    return {task: tries for task, tries in known.items() if value in tries.means}
 
 
 def _has_drifted(
@@ -612,8 +614,8 @@ def unmet(
     The limits of latency and tokens are tests for one look: who samples until they pass errs with every look."""
     criteria = replace(criteria, max_latency_increase=None, max_cost_increase=None)
     rng = np.random.default_rng(how.resample_seed)
-    found = compare_versions(baseline, candidate, how, versions=ARMS, rng=rng, drawn=gate.needs_drawn(criteria))
-    evidence = evidence_from(found, how, policy=PHASE, suite=PHASE, versions=ARMS)
+    comparison = compare_versions(baseline, candidate, how, versions=ARMS, rng=rng, drawn=gate.needs_drawn(criteria))
+    evidence = evidence_from(comparison, how, policy=PHASE, suite=PHASE, versions=ARMS)
     return tuple(dict.fromkeys(check.code for check in gate.measured(evidence, criteria) if not check.is_met))
 
 

@@ -116,7 +116,7 @@ class DurableRun:
         self.left = threading.Event()  # nobody waits for its threads any more
         self.resources_id: str | None = None  # the version that was published last
         self.step_name: str | None = None  # what is going on, for people
-        self._known = {one.name: one for one in self.done}
+        self._known = {step.name: step for step in self.done}
         self._calls: dict[str, Callable[..., Awaitable[tuple[Any, StepContext]]]] = {}  # how each step is computed
         self._orders = DesiredStates(store.runs, store.changes)
         self._observe, self._flags = observe, features
@@ -171,12 +171,12 @@ class DurableRun:
 
     def _verify(self, known: StepRecord) -> None:
         """Lost where the checkpoint that was made last is damaged; whoever uses an earlier one verifies it then."""
-        last = next((one.name for one in reversed(self.done) if "checkpoint" in one.body), None)
+        last = next((step.name for step in reversed(self.done) if "checkpoint" in step.body), None)
         if known.name != last:
             return
-        for one in self.store.checkpoints.of_run(self.id):
-            if one.id == known.body["checkpoint"] and one.artifact is not None:
-                files_of(one, self.store.files)
+        for checkpoint in self.store.checkpoints.of_run(self.id):
+            if checkpoint.id == known.body["checkpoint"] and checkpoint.artifact is not None:
+                files_of(checkpoint, self.store.files)
 
     async def _mending(self, call: Callable[[], Awaitable[T]]) -> T:
         """Compute; where an artifact of an earlier step is damaged, that one is made anew before it goes on."""
@@ -193,7 +193,7 @@ class DurableRun:
         """The step that made the artifact runs once more, from its recorded inputs: the same bytes, or it is lost."""
         kind, _, made = lost.what.partition(" ")
         key = MADE.get(kind, kind)
-        step = next((one for one in self.done if one.body.get(key) == made and one.name in self._calls), None)
+        step = next((step for step in self.done if step.body.get(key) == made and step.name in self._calls), None)
         if step is None:
             raise lost
         value, _ = await self._calls[step.name](is_again=True)
@@ -280,7 +280,7 @@ class DurableRun:
         )
 
     def _last_told(self, name: str) -> Mapping[str, Any] | None:
-        return next((one.body[name] for one in reversed(self.done) if name in one.body), None)
+        return next((step.body[name] for step in reversed(self.done) if name in step.body), None)
 
 
 # Driving -------------------------------------------------------------------------------------------------------------

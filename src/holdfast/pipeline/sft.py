@@ -98,7 +98,10 @@ def sft_spec(
         raise BadInput(f"least = {least:g}", why="rows have no reward", remedy="leave it out, or give a run")
     source = Source(columns=dict(columns or {}), system=system)
     found, skipped, count = _read(examples, source, how)
-    if how.unit == "user" and (nobody := next((one for one in found if one.user is None), None)) is not None:
+    if (
+        how.unit == "user"
+        and (nobody := next((example for example in found if example.user is None), None)) is not None
+    ):
         remedy = "add a column user, or name the one that says it: columns={'user': 'customer'}, --column user=customer"
         raise BadInput(nobody.place, why="names no user, and privacy.unit is user", remedy=remedy)
     place = str(Path(examples).absolute()) if isinstance(examples, str | Path) else None
@@ -208,7 +211,7 @@ def prepare(policy: Model, given: SftInput, *, ctx: StepContext) -> Prepared:
             made, skipped = recorded_pairs(template, experiences, **limits)
         else:
             made, skipped = recorded(template, experiences, least=source.least, users=users, **limits)
-        if how.unit == "user" and any(one.user is None for one in made):
+        if how.unit == "user" and any(tokenised.user is None for tokenised in made):
             why = 'some of its rollouts name no user ("metadata": {"user": …} of an imported line)'
             raise BadInput(f"run {source.run}", why=why, remedy="import them with it, or take unit = conversation")
         if not made:
@@ -216,7 +219,7 @@ def prepare(policy: Model, given: SftInput, *, ctx: StepContext) -> Prepared:
             raise BadInput(f"run {source.run}", why=why, remedy="name another run, or a lower least")
     else:
         examples, before = _again(given)
-        kept = ctx.save([_text(one) for one in examples])
+        kept = ctx.save([_text(example) for example in examples])
         made, after = tokenise(template, examples, longest=longest, pause_point=ctx.check)
         skipped = before.and_also(after)
         skipped.check(len(made) + skipped.total, how.skip, what="examples")
@@ -225,7 +228,7 @@ def prepare(policy: Model, given: SftInput, *, ctx: StepContext) -> Prepared:
 
 def _text(example: Example) -> str:
     """Joins all texts of an example except the instructions, which tell no task."""
-    told = [one.get("content") for one in example.messages if one.get("role") != "system"]
+    told = [message.get("content") for message in example.messages if message.get("role") != "system"]
     return "\n".join(text for text in told if isinstance(text, str))
 
 
@@ -253,8 +256,8 @@ def learn(how: SFT, state: AlgorithmState, data: Prepared, *, ctx: StepContext) 
 
 def result(done: Sequence[StepRecord], state: AlgorithmState, data: Prepared) -> dict[str, Any]:
     """The policy that it is now, and what was measured on the way."""
-    losses = [one.body[HELD_OUT_LOSS] for one in done if HELD_OUT_LOSS in one.body]
-    learnt = [one.body for one in done if one.body.get("checkpoint")]
+    losses = [step.body[HELD_OUT_LOSS] for step in done if HELD_OUT_LOSS in step.body]
+    learnt = [step.body for step in done if step.body.get("checkpoint")]
     return {
         "policy": policy_record(state.policy),
         "updates": learnt[-1]["updates"] if learnt else 0,
@@ -369,26 +372,31 @@ def _again(given: SftInput) -> tuple[Sequence[Example], SkippedRows]:
     if source.path is None:
         why, remedy = "they were given in Python, and the run stopped before it kept them", "begin a new run"
         raise BadInput("examples", why=why, remedy=remedy)
-    found, skipped, _ = _read(source.path, source, given.how)
-    if _hashed(found) != source.sha256:
+    examples, skipped, _ = _read(source.path, source, given.how)
+    if _hashed(examples) != source.sha256:
         raise BadInput(source.path, why="is not what the run began with", remedy="restore it, or begin a new run")
-    return found, skipped
+    return examples, skipped
 
 
 def _experiences(store: Store, run: str, users: dict[str, str]) -> Iterator[Experience]:
     """The rollouts of a run; whose they are is told in `users`, where it is known."""
-    for one in store.views.every(run):
-        whose = (one.metadata.get("given") or {}).get("user") or one.metadata.get("user")
+    for rollout in store.views.every(run):
+        whose = (rollout.metadata.get("given") or {}).get("user") or rollout.metadata.get("user")
         if whose:
-            users[one.id] = str(whose)
-        experience = store.experiences.get(one.id)
+            users[rollout.id] = str(whose)
+        experience = store.experiences.get(rollout.id)
         if experience is not None:
             yield experience
 
 
 def _hashed(examples: Sequence[Example]) -> str:
-    found = hashlib.sha256()
-    for one in examples:
-        row = [list(one.messages), list(one.tools), one.split, *([list(one.rejected)] if one.rejected else [])]
-        found.update(json.dumps(row, sort_keys=True, ensure_ascii=False).encode(errors="replace") + b"\n")
-    return found.hexdigest()
+    digest = hashlib.sha256()
+    for example in examples:
+        row = [
+            list(example.messages),
+            list(example.tools),
+            example.split,
+            *([list(example.rejected)] if example.rejected else []),
+        ]
+        digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False).encode(errors="replace") + b"\n")
+    return digest.hexdigest()

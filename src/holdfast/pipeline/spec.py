@@ -66,8 +66,8 @@ class SafeguardedScorer(WrappedScore):
         return self.score(task, output, spans)
 
     def costs(self, task: Any, spans: Sequence[Span]) -> Sequence[RewardTerm]:
-        found: Sequence[RewardTerm] = getattr(self.score, "costs", lambda *_: ())(task, spans)
-        return found
+        terms: Sequence[RewardTerm] = getattr(self.score, "costs", lambda *_: ())(task, spans)
+        return terms
 
     def close(
         self, signals: Sequence[RewardTerm], spans: Sequence[Span], output: Any
@@ -199,10 +199,10 @@ def with_tasks(settings: OptimizeSettings) -> OptimizeSettings:
     block = settings.tasks
     if block is None:
         return settings
-    found = load(block.file, **block.model_dump(exclude={"file"}))
-    for warning in found.report.warnings:
+    tasks = load(block.file, **block.model_dump(exclude={"file"}))
+    for warning in tasks.report.warnings:
         say(f"{block.file}: {warning}")
-    train, val = (tuple(one.row() for one in part) for part in (found.train, found.held_out))
+    train, val = (tuple(item.row() for item in part) for part in (tasks.train, tasks.held_out))
     return settings.model_copy(update={"tasks": None, "train": train, "val": val})
 
 
@@ -220,7 +220,7 @@ def evaluation_spec(
     """Two versions measured by the agent and the scorers of these settings; `files` are the store's."""
     from holdfast.pipeline.paired import KIND, compare
 
-    asked = settings.model_copy(update={"train": (), "val": tuple(one.input for one in evaluation.tasks)})
+    asked = settings.model_copy(update={"train": (), "val": tuple(task.input for task in evaluation.tasks)})
     program = partial(compare, evaluation, policies)
     made = _spec(asked, KIND, program, *policies, files=files)
     model_ref = f"{evaluation.versions[1]} against {evaluation.versions[0]}"
@@ -422,7 +422,7 @@ def _check_range(how: ProveBlock, settings: OptimizeSettings) -> None:
     if settings.scorers is not None:
         least, most = reward_range(settings.scorers) or UNIT
     if settings.tool_reward is not None:
-        weight = max((float(one.get("weight") or 1.0) for one in settings.scorers or ()), default=1.0)
+        weight = max((float(scorer.get("weight") or 1.0) for scorer in settings.scorers or ()), default=1.0)
         most += weight * sum(settings.tool_reward.model_dump().values())
     if how.primary == "reward" and not (low <= least and most <= high):
         raise BadInput(
@@ -436,7 +436,7 @@ def constraint_of(*blocks: ConstraintBlock | None) -> Constraint | None:
     """The first that is there, as the learner takes it."""
     from holdfast.learn.constrain import Constraint
 
-    block = next((one for one in blocks if one is not None), None)
+    block = next((block for block in blocks if block is not None), None)
     return None if block is None else Constraint(**block.model_dump())
 
 

@@ -45,8 +45,8 @@ def advantages(store: Store, run: str, left_out: LeftOut) -> Iterator[AdvantageB
         groups.setdefault(str(rollout.metadata.get("group", rollout.name)), []).append(rollout.id)
     for task, ids in groups.items():
         made = [_trajectory(store, one) for one in ids]
-        found = tuple(one for one in made if isinstance(one, Trajectory))
-        left_out.update(str(one) for one in made if not isinstance(one, Trajectory))
+        found = tuple(trajectory for trajectory in made if isinstance(trajectory, Trajectory))
+        left_out.update(str(reason) for reason in made if not isinstance(reason, Trajectory))
         if len(found) > 1:
             yield from group_advantages(Group(task=task, trajectories=found), Grpo())
         else:
@@ -74,14 +74,14 @@ def lines(store: Store, run: str, kind: str, left_out: LeftOut) -> Iterator[str]
 
 def _trajectory(store: Store, rollout: str) -> Trajectory | SkipReason:
     """The trajectory of a rollout, or why there is none."""
-    found = store.experiences.get(rollout)
-    if found is None:
+    experience = store.experiences.get(rollout)
+    if experience is None:
         return SkipReason.FAULT
-    if not any(span.is_decision for span in found.spans):
+    if not any(span.is_decision for span in experience.spans):
         return SkipReason.NO_TRAJECTORY
-    if found.reward is None:
+    if experience.reward is None:
         return SkipReason.NO_REWARD
     try:
-        return found.trajectory()
+        return experience.trajectory()
     except BadRecord:
         return SkipReason.BAD_RECORD

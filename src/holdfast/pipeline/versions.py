@@ -159,20 +159,20 @@ def _checkpoint(store: Store, name: str, identity: str) -> Version:
     from holdfast.policies.model import HUB, Model
 
     try:
-        found = store.checkpoints.get(identity)
+        checkpoint = store.checkpoints.get(identity)
     except NotFound:
         why = "is no model of the package, no folder, no checkpoint and no release"
         remedy = f"use {' or '.join(NAMES)}, a folder of weights, a checkpoint's id, or policy@number"
         raise BadInput(f"version {name!r}", why=why, remedy=remedy) from None
-    folder = files_of(found.id, store.files).absolute()
+    folder = files_of(checkpoint.id, store.files).absolute()
     manifest = weights.read(folder)
     if manifest.kind == HUB:  # what was trained, over the Hugging Face folder that it came from
-        policy = Model(str(manifest.shape["base"]), checkpoint=found.id, lora=int(manifest.shape["lora"]))
+        policy = Model(str(manifest.shape["base"]), checkpoint=checkpoint.id, lora=int(manifest.shape["lora"]))
         version = Version(name=name, weights=str(folder), sha256=manifest.sha256, policy=policy_record(policy))
     else:
         version = _at(name, str(folder))
-    if found.artifact is not None and found.artifact.sha256 != version.sha256:
-        why = f"its weights are {version.sha256[:12]}…, and {found.artifact.sha256[:12]}… were recorded"
+    if checkpoint.artifact is not None and checkpoint.artifact.sha256 != version.sha256:
+        why = f"its weights are {version.sha256[:12]}…, and {checkpoint.artifact.sha256[:12]}… were recorded"
         raise BadInput(f"version {name}", why=why, remedy="restore the checkpoint from a copy")
     return version
 

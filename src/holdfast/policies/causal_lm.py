@@ -256,8 +256,8 @@ class Layer(nn.Module):
         if q.dtype == torch.float32:
             wide: Any = _WideAttention
             k, v = (part.repeat_interleave(q.shape[1] // k.shape[1], 1) for part in (k, v))
-            each: Tensor = wide.apply(q[None], k[None], v[None], bounds, longest, self.window)
-            return each[0]
+            tensor: Tensor = wide.apply(q[None], k[None], v[None], bounds, longest, self.window)
+            return tensor[0]
         left = -1 if self.window is None else self.window - 1
         heard: Tensor = torch.ops.aten._flash_attention_forward(
             q, k, v, bounds, bounds, longest, longest, 0.0, True, False, window_size_left=left, window_size_right=0
@@ -315,8 +315,8 @@ class CausalLM(nn.Module):
         """Cosine and sine of every place, [context, D / 2], in 32 bits."""
         if self._tables is None or self._tables[0].device != self.device:
             with torch.inference_mode(False):  # the sampler may be the first to ask, and the trainer the next
-                each, strength = frequencies(self.config)
-                angle = torch.arange(self.config.context, dtype=torch.float32)[:, None] * each
+                tensor, strength = frequencies(self.config)
+                angle = torch.arange(self.config.context, dtype=torch.float32)[:, None] * tensor
                 self._tables = (angle.cos() * strength).to(self.device), (angle.sin() * strength).to(self.device)
         return self._tables
 
@@ -392,8 +392,8 @@ class _WideAttention(torch.autograd.Function):
         )
         ctx.save_for_backward(q, k, v, heard, bounds, *kept)
         ctx.longest, ctx.window = longest, window
-        found: Tensor = heard
-        return found
+        tensor: Tensor = heard
+        return tensor
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -426,7 +426,7 @@ def load(folder: Path, config: CausalConfig, *, device: torch.device, dtype: tor
     generation = folder / "generation_config.json"
     with torch.device("meta"):
         net = CausalLM(config, json.loads(generation.read_bytes()) if generation.is_file() else {})
-    wanted = {name: tuple(one.shape) for name, one in net.named_parameters()}
+    wanted = {name: tuple(parameter.shape) for name, parameter in net.named_parameters()}
     for name, tensor in tensors_of(folder):
         if name not in wanted:
             if not (name == "lm_head.weight" and config.is_tied) and not name.endswith("rotary_emb.inv_freq"):
@@ -468,7 +468,7 @@ def save(net: CausalLM, folder: Path) -> None:
         (folder / "generation_config.json").write_text(json.dumps(net.generation, indent=2) + "\n", encoding="utf-8")
     shards: list[dict[str, Tensor]] = [{}]
     for name, tensor in net.named_parameters():
-        if shards[-1] and sum(one.nbytes for one in shards[-1].values()) + tensor.nbytes > SHARD:
+        if shards[-1] and sum(tensor.nbytes for tensor in shards[-1].values()) + tensor.nbytes > SHARD:
             shards.append({})
         shards[-1][name] = tensor.detach()
     if len(shards) == 1:

@@ -316,8 +316,10 @@ def _marks(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> l
     found: list[bytes] = []
     last = hashlib.blake2b(json.dumps(list(tools), sort_keys=True, default=str).encode(), digest_size=16).digest()
     for message in messages:
-        told = {key: value for key, value in message.items() if value not in (None, "", [], ())}
-        last = hashlib.blake2b(last + json.dumps(told, sort_keys=True, default=str).encode(), digest_size=16).digest()
+        payload = {key: value for key, value in message.items() if value not in (None, "", [], ())}
+        last = hashlib.blake2b(
+            last + json.dumps(payload, sort_keys=True, default=str).encode(), digest_size=16
+        ).digest()
         found.append(last)
     return found
 

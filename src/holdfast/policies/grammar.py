@@ -53,7 +53,7 @@ def _schema(form: Any) -> Any:
 def _calling(what: str, choice: Any, tools: Sequence[Mapping[str, Any]], template: ChatTemplate) -> str:
     """One call of one of the tools, in the form that the template writes calls in."""
     name = choice.get("function", {}).get("name") if isinstance(choice, Mapping) else None
-    offered = [one.get("function", one) for one in tools]
+    offered = [tool.get("function", tool) for tool in tools]
     offered = [one for one in offered if name in (None, one.get("name"))]
     if not offered or (name is None and choice != "required"):
         remedy = 'use "auto", "required" or {"type": "function", "function": {"name": …}}, and offer the tool'

@@ -159,10 +159,10 @@ def adapt(hub: Hub, rank: int, *, seed: int) -> Hub:
 
 def sharing(hub: Hub) -> Hub:
     """A copy with adapters of its own over the same resting weights, which are in memory once."""
-    resting = [*(one for one in hub.parameters() if not one.requires_grad), *hub.buffers()]
+    resting = [*(parameter for parameter in hub.parameters() if not parameter.requires_grad), *hub.buffers()]
     shared = {id(one): one for one in (*resting, hub.template)}
     if isinstance(hub.net, CausalLM):
-        shared |= {id(one): one for one in hub.net.angles()}
+        shared |= {id(tensor): tensor for tensor in hub.net.angles()}
     made: Hub = copy.deepcopy(hub, shared)
     made._first = [hub]
     return made

@@ -43,10 +43,10 @@ def add(net: nn.Module, head: nn.Module, rank: int, *, seed: int) -> None:
     """Adapts all linear layers but the head. They begin as no change at all, and only they are trained from now on."""
     net.requires_grad_(False)
     rng = torch.Generator().manual_seed(seed)
-    found = [layer for layer in net.modules() if type(layer) is nn.Linear and layer is not head]
-    if not found:
+    layers = [layer for layer in net.modules() if type(layer) is nn.Linear and layer is not head]
+    if not layers:
         raise BadInput("lora", why="this model has no linear layers to adapt", remedy="train all of its weights")
-    for layer in found:
+    for layer in layers:
         bound = 1.0 / math.sqrt(layer.in_features)
         drawn = torch.empty(rank, layer.in_features).uniform_(-bound, bound, generator=rng)
         layer.lora_A = nn.Parameter(drawn.to(layer.weight.device))
@@ -79,7 +79,7 @@ def tensors_of(net: nn.Module) -> dict[str, Tensor]:
 
 def save(tensors: Mapping[str, Tensor], folder: Path, *, base: str) -> None:
     """Writes adapters as peft's folder: adapter_config.json and adapter_model.safetensors."""
-    rank = next(one.shape[0] for name, one in tensors.items() if name.endswith(".lora_A"))
+    rank = next(tensor.shape[0] for name, tensor in tensors.items() if name.endswith(".lora_A"))
     config: Mapping[str, Any] = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -92,5 +92,5 @@ def save(tensors: Mapping[str, Tensor], folder: Path, *, base: str) -> None:
         "target_modules": sorted({name.split(".")[-2] for name in tensors}),
     }
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    named = {f"base_model.model.{name}.weight": one.detach().cpu().contiguous() for name, one in tensors.items()}
+    named = {f"base_model.model.{name}.weight": tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     safetensors.torch.save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})

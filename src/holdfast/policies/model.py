@@ -249,7 +249,7 @@ def _adapters(policy: Model, files: Artifacts | None) -> dict[str, Tensor]:
     folder = policy.folder(files)
     with lost_if_damaged(policy.checkpoint):
         tensors, _ = weights.load(folder)
-    return {lora.current_name(name).removeprefix("net."): one for name, one in tensors.items()}
+    return {lora.current_name(name).removeprefix("net."): tensor for name, tensor in tensors.items()}
 
 
 def sha256_of(folder: Path) -> str:
@@ -260,22 +260,24 @@ def sha256_of(folder: Path) -> str:
 
 @lru_cache(maxsize=64)
 def _sha256(stamps: tuple[tuple[str, int, int, int], ...]) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for file in (Path(name) for name, *_ in stamps):
         with file.open("rb") as opened:
-            found.update(file.name.encode() + b"\0" + hashlib.file_digest(opened, "sha256").digest())
-    return found.hexdigest()
+            digest.update(file.name.encode() + b"\0" + hashlib.file_digest(opened, "sha256").digest())
+    return digest.hexdigest()
 
 
 def _trained(model: nn.Module) -> dict[str, Tensor]:
-    return {name: one for name, one in model.named_parameters() if one.requires_grad}
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def _put(model: nn.Module, tensors: dict[str, Tensor], what: str) -> None:
-    wanted, tensors = _trained(model), {lora.current_name(name): one for name, one in tensors.items()}
-    if {name: one.shape for name, one in wanted.items()} != {name: one.shape for name, one in tensors.items()}:
+    wanted, tensors = _trained(model), {lora.current_name(name): tensor for name, tensor in tensors.items()}
+    if {name: tensor.shape for name, tensor in wanted.items()} != {
+        name: tensor.shape for name, tensor in tensors.items()
+    }:
         why = "does not fit the model that it was made from"
         raise BadInput(what, why=why, remedy="give the folder and the lora that it began with")
     with torch.no_grad():
-        for name, one in wanted.items():
-            one.copy_(tensors[name])
+        for name, tensor in wanted.items():
+            tensor.copy_(tensors[name])

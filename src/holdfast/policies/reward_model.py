@@ -52,7 +52,7 @@ class RewardModel:
 
     def rewards(self, conversations: Sequence[tuple[Sequence[Any], Sequence[Any]]]) -> list[float | None]:
         """Of each conversation (messages, the answer last, and tools); None where it is longer than the model reads."""
-        told = [self._ids(*each) for each in conversations]
+        told = [self._ids(*conversation) for conversation in conversations]
         kept = [place for place, ids in enumerate(told) if len(ids) <= self._context]
         found: list[float | None] = [None] * len(told)
         order = sorted(kept, key=lambda place: len(told[place]))
@@ -68,7 +68,7 @@ class RewardModel:
         ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
         for row, one in zip(ids, rows, strict=True):
             row[: len(one)] = torch.tensor(one)
-        ends = torch.tensor([len(one) - 1 for one in rows], device=device)
+        ends = torch.tensor([len(row) - 1 for row in rows], device=device)
         states = self._model.hidden(ids.to(device))[torch.arange(len(rows), device=device), ends]
         rewards: Tensor = self._head(states.to(self._head.weight.dtype))[:, 0].float().cpu()
         return rewards
@@ -81,7 +81,7 @@ class RewardModel:
 
     def probabilities(self, artefacts: Sequence[EvalItem]) -> list[float | None]:
         """Those of artefacts that hold their conversation; None of others."""
-        held = [place for place, one in enumerate(artefacts) if one.detail.get("messages")]
+        held = [place for place, item in enumerate(artefacts) if item.detail.get("messages")]
         talks = [(artefacts[place].detail["messages"], artefacts[place].detail.get("tools") or ()) for place in held]
         found: list[float | None] = [None] * len(artefacts)
         for place, reward in zip(held, self.rewards(talks), strict=True):

@@ -121,12 +121,12 @@ def drawn_by(rows: Sequence[Row], logits: Tensor) -> Tensor:
     """One more token for each row, by the scores [N, V] of its last one."""
     device = logits.device
     how = [row.sampling for row in rows]
-    temperature = torch.tensor([one.temperature for one in how], device=device)
+    temperature = torch.tensor([sampling.temperature for sampling in how], device=device)
     top_k: Tensor | int = 0
     top_p: Tensor | float = 1.0
-    if any(one.top_k > 0 or one.top_p < 1.0 for one in how):  # they take a sort
-        top_k = torch.tensor([one.top_k for one in how], device=device)
-        top_p = torch.tensor([one.top_p for one in how], device=device)
+    if any(sampling.top_k > 0 or sampling.top_p < 1.0 for sampling in how):  # they take a sort
+        top_k = torch.tensor([sampling.top_k for sampling in how], device=device)
+        top_p = torch.tensor([sampling.top_p for sampling in how], device=device)
     banned = None
     if any(row.banned or row.is_masked for row in rows):
         banned = torch.zeros_like(logits, dtype=torch.bool)

@@ -38,19 +38,19 @@ def reader_of(template: str) -> Reader:
 
 def _hermes(text: str) -> tuple[str, list[Call]]:
     """<tool_call>{"name": …, "arguments": {…}}</tool_call>: Hermes, Qwen2.5, Qwen3."""
-    return _taken(HERMES, text, lambda found: [_call(json.loads(found[1]))])
+    return _taken(HERMES, text, lambda match: [_call(json.loads(match[1]))])
 
 
 def _xml(text: str) -> tuple[str, list[Call]]:
     """<tool_call><function=name><parameter=x>…</parameter></function></tool_call>: Qwen3-Coder."""
     return _taken(
-        XML, text, lambda found: [(found[1], {one[1]: _value(one[2]) for one in PARAMETER.finditer(found[2])})]
+        XML, text, lambda match: [(match[1], {one[1]: _value(one[2]) for one in PARAMETER.finditer(match[2])})]
     )
 
 
 def _listed(text: str) -> tuple[str, list[Call]]:
     """<|tool_call|>[{"name": …, "arguments": {…}}]: Granite, Phi."""
-    return _taken(LISTED, text, lambda found: [_call(one) for one in json.loads(found[1])])
+    return _taken(LISTED, text, lambda match: [_call(one) for one in json.loads(match[1])])
 
 
 def _mistral(text: str) -> tuple[str, list[Call]]:
@@ -72,12 +72,12 @@ def _mistral(text: str) -> tuple[str, list[Call]]:
 
 def _named(text: str) -> Iterator[Call]:
     while text.strip():
-        found = NAMED.match(text)
-        if found is None:
+        match = NAMED.match(text)
+        if match is None:
             raise ValueError(text)
-        arguments, end = json.JSONDecoder().raw_decode(text[found.end() :])
-        yield found[1], arguments
-        text = text[found.end() + end :]
+        arguments, end = json.JSONDecoder().raw_decode(text[match.end() :])
+        yield match[1], arguments
+        text = text[match.end() + end :]
 
 
 def _llama(text: str) -> tuple[str, list[Call]]:

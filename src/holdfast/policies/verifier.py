@@ -74,7 +74,7 @@ class Verifier:
 
 def probabilities(using: Verifier, artefacts: Sequence[EvalItem]) -> list[float | None]:
     """What the verifier says of artefacts that hold their conversation; None of those that hold none."""
-    held = [place for place, one in enumerate(artefacts) if one.detail.get("messages")]
+    held = [place for place, item in enumerate(artefacts) if item.detail.get("messages")]
     talks = [(artefacts[place].detail["messages"], artefacts[place].detail.get("tools") or ()) for place in held]
     found: list[float | None] = [None] * len(artefacts)
     for place, said in zip(held, using(talks), strict=True):
@@ -85,10 +85,10 @@ def probabilities(using: Verifier, artefacts: Sequence[EvalItem]) -> list[float 
 @torch.inference_mode()
 def features(net: Transformer, conversations: Sequence[Conversation]) -> tuple[Tensor, list[int]]:
     """What a head is shown of each conversation that is short enough [N, F], and which ones these are."""
-    told = [_told(*each) for each in conversations]
+    told = [_told(*conversation) for conversation in conversations]
     kept = [place for place, (ids, _, _) in enumerate(told) if len(ids) <= net.shape.context]
     order = sorted(kept, key=lambda place: len(told[place][0]))  # alike in length: little is padded
-    found = torch.zeros(len(conversations), width(net))
+    tensor = torch.zeros(len(conversations), width(net))
     for first in range(0, len(order), BATCH):
         some = order[first : first + BATCH]
         ids = torch.zeros(len(some), max(len(told[place][0]) for place in some), dtype=torch.long)
@@ -97,8 +97,8 @@ def features(net: Transformer, conversations: Sequence[Conversation]) -> tuple[T
         hidden = net.hidden(ids)
         logp = F.log_softmax(net.logits(hidden[:, :-1]), -1).gather(-1, ids[:, 1:, None])[..., 0]
         for row, place in enumerate(some):
-            found[place] = _pooled(hidden[row], logp[row], *told[place][1:])
-    return found[kept], kept
+            tensor[place] = _pooled(hidden[row], logp[row], *told[place][1:])
+    return tensor[kept], kept
 
 
 def width(net: Transformer) -> int:
@@ -119,7 +119,7 @@ def _pooled(hidden: Tensor, logp: Tensor, answer: Tensor, before: Tensor) -> Ten
     nothing = torch.zeros_like(hidden[0])
     states = [hidden[answer[-1]], hidden[answer].mean(0), hidden[before].mean(0) if len(before) else nothing]
     likely = [logp[answer - 1], logp[before - 1] if len(before) else torch.zeros(1)]
-    return torch.cat([*states, torch.stack([value for each in likely for value in (each.mean(), each.min())])])
+    return torch.cat([*states, torch.stack([value for tensor in likely for value in (tensor.mean(), tensor.min())])])
 
 
 def fit(

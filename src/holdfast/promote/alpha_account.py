@@ -54,13 +54,13 @@ class Charge:
     setup: str | None = None  # hash of the agent and the scorer
 
     def record(self) -> dict[str, Any]:
-        told = {name: value for name, value in asdict(self).items() if value is not None}
-        return {"charge": told.pop("key"), **told}
+        payload = {name: value for name, value in asdict(self).items() if value is not None}
+        return {"charge": payload.pop("key"), **payload}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Charge:
-        told = {name: value for name, value in record.items() if name != "charge"}
-        return cls(key=record["charge"], **told)
+        payload = {name: value for name, value in record.items() if name != "charge"}
+        return cls(key=record["charge"], **payload)
 
     @property
     def share(self) -> float:
@@ -136,11 +136,15 @@ def charge(
     candidates = [one for one in known if one.about == CANDIDATE]
     if continues is not None:
         root = continues.continues or continues.key
-        told = {name: getattr(continues, name) for name in ("number", "promoted", "of", "alpha")}
-        others = [one for one in candidates if root not in (one.key, one.continues)] if about == CANDIDATE else []
+        payload = {name: getattr(continues, name) for name in ("number", "promoted", "of", "alpha")}
+        others = (
+            [candidate for candidate in candidates if root not in (candidate.key, candidate.continues)]
+            if about == CANDIDATE
+            else []
+        )
         if others := _same_tasks(others, str(given["tasks"]), read):
-            told = min(told, _next(others, promoted, continues.of), key=lambda one: float(one["alpha"]))
-        return Charge(**given, **told, about=about, continues=root)
+            payload = min(payload, _next(others, promoted, continues.of), key=lambda one: float(one["alpha"]))
+        return Charge(**given, **payload, about=about, continues=root)
     if about == ANCHOR:
         number = 1 + sum(one.about == ANCHOR and one.continues is None for one in known)
         return Charge(**given, number=number, of=alpha, alpha=level(alpha, number), about=ANCHOR)
@@ -155,10 +159,10 @@ def account_from(policy: str, known: Sequence[Charge], promoted: Collection[str]
     left, sets = [one for one in known if one.about == CANDIDATE], []
     while left:
         tests = _same_tasks(left, left[0].tasks, read)
-        keys = {one.continues or one.key for one in tests}
+        keys = {test.continues or test.key for test in tests}
         left = [one for one in left if (one.continues or one.key) not in keys]
-        told = _next(tests, promoted, max(one.of for one in tests))
-        sets.append(TaskSetUse(charges=tuple(tests), promoted=told["promoted"], next_alpha=told["alpha"]))
+        payload = _next(tests, promoted, max(test.of for test in tests))
+        sets.append(TaskSetUse(charges=tuple(tests), promoted=payload["promoted"], next_alpha=payload["alpha"]))
     anchors = tuple(one for one in known if one.about == ANCHOR and one.continues is None)
     experiments = tuple(one for one in known if one.about == EXPERIMENT)
     return Account(policy=policy, sets=tuple(sets), anchor_tests=anchors, experiments=experiments)
@@ -166,14 +170,14 @@ def account_from(policy: str, known: Sequence[Charge], promoted: Collection[str]
 
 def _next(tests: Sequence[Charge], promoted: Collection[str], alpha: float, uncharged: int = 0) -> dict[str, Any]:
     """What the test after these on a set of tasks is charged; nobody has a place before one that was taken."""
-    number = 1 + max([len(tests) + uncharged, *(one.number for one in tests)])
+    number = 1 + max([len(tests) + uncharged, *(test.number for test in tests)])
     won = _promoted(tests, promoted)
     return {"number": number, "promoted": won, "of": alpha, "alpha": level(alpha, number, won)}
 
 
 def _promoted(tests: Iterable[Charge], promoted: Collection[str]) -> int:
     """D: candidates that were promoted for what one of these tests found; what another set proved counts there."""
-    return len({one.candidate for one in tests if one.key in promoted})
+    return len({test.candidate for test in tests if test.key in promoted})
 
 
 def _same_tasks(known: Sequence[Charge], tasks: str, read: ReadTasks) -> list[Charge]:

@@ -205,24 +205,24 @@ def verdict(
     """What follows. The control is the first arm; each treatment is compared with it, and α is divided among them."""
     design = design_of(trial)
     control, *treatments = trial.arms
-    exposed = Counter(one.arm for one in exposures)
+    exposed = Counter(exposure.arm for exposure in exposures)
     counts = {arm: exposed[arm] for arm in trial.arms}
     outcomes = outcomes_of(exposures, served, design, now=now)
     by_arm = {arm: [value for of, value in outcomes if of == arm and value is not None] for arm in trial.arms}
-    told = {arm: len(values) for arm, values in by_arm.items()}
+    payload = {arm: len(values) for arm, values in by_arm.items()}
     low = design.reward_range[0] if design.metric == "reward" else 0.0
     facts: dict[str, Any] = {
         "exposed": counts,
-        "told": told,
+        "told": payload,
         "means": {arm: low + design.width * sum(v) / len(v) if v else None for arm, v in by_arm.items()},
         "ratio_p": mismatch(counts, trial.arms),
-        "told_p": mismatch(told, trial.arms),
+        "told_p": mismatch(payload, trial.arms),
         "ended_at": trial.ended_at,
     }
     if (log_e := log_e_mismatch(exposed, trial.arms)) >= -log(ALARM):
         return Ruling(call=ExperimentCall.VOID, reasons=(_ratio(trial, counts, log_e),), **facts)
     alpha = design.alpha / len(treatments)
-    requests = {arm: [one for one in served if one.arm == arm] for arm in trial.arms}
+    requests = {arm: [request for request in served if request.arm == arm] for arm in trial.arms}
     for arm in treatments:
         if breaches := guard(requests[control], requests[arm], alpha):
             return Ruling(call=ExperimentCall.ROLLBACK, arm=arm, reasons=breaches, **facts)
@@ -232,9 +232,9 @@ def verdict(
         of_both = [(value, of == arm) for of, value in outcomes if of in (control, arm)]
         verdicts[arm] = compare(of_both, alpha, part)
     ruling = _ruling(verdicts, alpha, design, facts)
-    if log_e_mismatch(told, trial.arms) < -log(ALARM):
+    if log_e_mismatch(payload, trial.arms) < -log(ALARM):
         return ruling
-    return replace(ruling, reasons=(*ruling.reasons, _silence(trial, told)))
+    return replace(ruling, reasons=(*ruling.reasons, _silence(trial, payload)))
 
 
 def _ruling(verdicts: Mapping[str, Verdict], alpha: float, design: Design, facts: Mapping[str, Any]) -> Ruling:
@@ -260,13 +260,13 @@ def outcomes_of(
     request nor an answer of another arm therefore takes the place of what is not told.
     """
     first: dict[str, ServedRequest] = {}
-    for one in sorted(served, key=lambda one: one.at - (one.latency_s or 0.0)):  # as they began
-        first.setdefault(one.unit, one)
+    for request in sorted(served, key=lambda request: request.at - (request.latency_s or 0.0)):  # as they began
+        first.setdefault(request.unit, request)
     given: dict[str, tuple[float, str]] = {}
     for exposure in exposures:
         given.setdefault(exposure.unit, (exposure.at, exposure.arm))
-    for one in first.values():
-        given.setdefault(one.unit, (one.at, one.arm))
+    for request in first.values():
+        given.setdefault(request.unit, (request.at, request.arm))
     return [
         (arm, _value(first[unit], design) if unit in first and first[unit].arm == arm else None)
         for unit, (at, arm) in sorted(given.items(), key=lambda one: one[1][0])
@@ -285,7 +285,7 @@ def _value(served: ServedRequest, design: Design) -> float | None:
 
 def _reason(arm: str, one: Verdict, alpha: float, design: Design, facts: Mapping[str, Any]) -> Reason:
     control = next(iter(facts["told"]))
-    code, said = {
+    code, message = {
         Outcome.PROMOTE: ("experiment_treatment_better", "above"),
         Outcome.REJECT: ("experiment_treatment_not_better", "below"),
         Outcome.HOLD: ("experiment_undecided", "above"),
@@ -295,7 +295,7 @@ def _reason(arm: str, one: Verdict, alpha: float, design: Design, facts: Mapping
         f"{of} {'-' if facts['means'][of] is None else format(facts['means'][of], '.4g')} ({facts['told'][of]} units)"
         for of in (arm, control)
     ]
-    text = f"mean {design.metric} of {' against '.join(figures)}: a difference {said} {design.min_effect:g} {proved}"
+    text = f"mean {design.metric} of {' against '.join(figures)}: a difference {message} {design.min_effect:g} {proved}"
     return Reason(code=code, text=f"{text} at α {alpha:.3g}")
 
 

@@ -116,9 +116,9 @@ class _Look:
         for other, wanted in flag.requires.items():
             if other not in self._flags:
                 raise _Broken(f"it requires {other}, and there is no such flag")
-            found = self.at(other, path)
-            if found.variant != wanted:
-                return f"it requires {other} = {wanted}, which is {found.variant} ({found.detail})"
+            value = self.at(other, path)
+            if value.variant != wanted:
+                return f"it requires {other} = {wanted}, which is {value.variant} ({value.detail})"
         return ""
 
     def _by_rules(self, flag: Flag) -> FlagValue:
@@ -212,7 +212,7 @@ def _number(value: Any) -> float | None:
 
 def check(flag: Flag, flags: Mapping[str, Flag]) -> None:
     """Refuse a flag that could never be evaluated beside these others: BadInput says what to change."""
-    for condition in (one for rule in flag.rules for one in rule.conditions if not _is_fit(one)):
+    for condition in (condition for rule in flag.rules for condition in rule.conditions if not _is_fit(condition)):
         what = f"flag {flag.name}: {condition.attribute} {condition.operator} {condition.value!r}"
         raise BadInput(what, why=f"{condition.operator} needs {NEEDS[condition.operator]}")
     beside = {**flags, flag.name: flag}

@@ -226,8 +226,8 @@ def _comparison(evidence: Evidence, metric: str) -> MetricComparison | GateCheck
     if found is None:
         return _missing(metric, f"{evidence.candidate} was not compared with {evidence.baseline} by {_name(metric)}")
     if (found.metric, found.baseline, found.candidate) != (metric, evidence.baseline, evidence.candidate):
-        told = f"{found.candidate} with {found.baseline} by {found.metric}"
-        return _missing(metric, f"by {metric} there is only a comparison of {told}")
+        message = f"{found.candidate} with {found.baseline} by {found.metric}"
+        return _missing(metric, f"by {metric} there is only a comparison of {message}")
     return found
 
 
@@ -282,17 +282,17 @@ def _judged(evidence: Evidence) -> Iterator[GateCheck]:
     for judge in evidence.manifest.get(JUDGED, ()):
         name, on = judge["judge"], str(judge["criterion"]).partition("@")[0]
         remedy = f"holdfast reward judge calibrate --judge {name}" + (f" --criterion {on}" if on else "")
-        code, said = f"{MISSING}judge_calibration", f"{_name(evidence.primary)} is the word of judge {name}"
+        code, message = f"{MISSING}judge_calibration", f"{_name(evidence.primary)} is the word of judge {name}"
         if judge.get("standing") is None:
-            yield GateCheck(False, code, f"{said}, which is not calibrated{f' on {on}' if on else ''}", remedy)
+            yield GateCheck(False, code, f"{message}, which is not calibrated{f' on {on}' if on else ''}", remedy)
             continue
         if judge["standing"] != TRUSTED or judge.get("stretch") is None:
             why = ", ".join(judge.get("reasons") or ["it may be no better than a coin"])
-            yield GateCheck(False, code, f"{said}, which is diagnostic only: {why}", remedy)
+            yield GateCheck(False, code, f"{message}, which is diagnostic only: {why}", remedy)
             continue
         if primary is not None:
             low, high = _stretched(primary.interval.low, primary.interval.high, judge["stretch"])
-            text = f"{said}; with its errors taken out the difference lies from {low:+.4g} to {high:+.4g}"
+            text = f"{message}; with its errors taken out the difference lies from {low:+.4g} to {high:+.4g}"
             yield GateCheck(low > 0.0, "judged_gain_not_proved", f"{text} ({judge['labels']} labels)", MORE)
 
 
@@ -335,9 +335,9 @@ def _regressions(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
         if found.method == BETTING and found.margin == most:
             is_tested = is_within = evidence.verdict is not None and _proves_kept(evidence.verdict, metric, most)
         verb = "is" if found.difference < -most else "may be"
-        told = f"{verb} worse by more than {most:g}"
+        message = f"{verb} worse by more than {most:g}"
         is_met = found.difference >= -most and is_within and is_tested
-        text = f"{_name(metric)} {_one_sided(found)} " + (f"is not worse by more than {most:g}" if is_met else told)
+        text = f"{_name(metric)} {_one_sided(found)} " + (f"is not worse by more than {most:g}" if is_met else message)
         remedy = WORSE if verb == "is" else "more tasks may prove that it is not"
         yield GateCheck(is_met, f"{BLOCKED}{metric}_regression", text, remedy)
 
@@ -347,14 +347,14 @@ def _proves_kept(verdict: Verdict, metric: str, most: float) -> bool:
     versions say it in a sentence alone."""
     if verdict.outcome is Outcome.PROMOTE or (metric == "safety" and verdict.safety is not None):
         return verdict.outcome is Outcome.PROMOTE or verdict.safety is Outcome.PROMOTE
-    return any(one.startswith(f"{metric} worse by at most {most:g} proved:") for one in verdict.reasons)
+    return any(reason.startswith(f"{metric} worse by at most {most:g} proved:") for reason in verdict.reasons)
 
 
 def _gain_of(verdict: Verdict, primary: str) -> Outcome | None:
     """What it says of the gain alone."""
     if verdict.gain is not None:
         return verdict.gain
-    is_held = any(one.startswith(f"{primary} undecided") for one in verdict.reasons)  # of earlier versions
+    is_held = any(reason.startswith(f"{primary} undecided") for reason in verdict.reasons)  # of earlier versions
     return Outcome.HOLD if is_held else None
 
 
@@ -365,11 +365,12 @@ def _enough(found: MetricComparison, criteria: Criteria) -> GateCheck:
 
 def _interaction(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
     """A gain that depends on the seed is none: where gains differ by seed beyond chance, each of them has to be one."""
-    found, least = evidence.interaction, criteria.min_interaction_p
-    if found is None or least is None:
+    interaction, least = evidence.interaction, criteria.min_interaction_p
+    if interaction is None or least is None:
         return
-    text = f"gains of {found.seeds} seeds differ with p {found.p_value:.3g}, the lowest is {found.lowest:+.4g}"
-    is_met = found.p_value >= least or found.lowest > 0.0
+    lowest = f"the lowest is {interaction.lowest:+.4g}"
+    text = f"gains of {interaction.seeds} seeds differ with p {interaction.p_value:.3g}, {lowest}"
+    is_met = interaction.p_value >= least or interaction.lowest > 0.0
     remedy = f"below p {least:g} none may be at or below 0: find out what a seed changes beside chance"
     yield GateCheck(is_met, f"{BLOCKED}seed_interaction", text, remedy)
 
@@ -388,8 +389,8 @@ def _bands(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
             remedy = "measure it with two seeds or more (--seeds 2)" if kind == "seed" else "measure it on more tasks"
             yield _missing(code, f"nobody looked whether {what} give the same result", remedy)
             continue
-        told = f"p-values {band.p_value_spread:.3g} apart, differences {band.delta_spread:.3g}"
-        text = f"{kind} band of {band.of}: {told}; at most {most.p_value:g} and {most.delta:g}"
+        message = f"p-values {band.p_value_spread:.3g} apart, differences {band.delta_spread:.3g}"
+        text = f"{kind} band of {band.of}: {message}; at most {most.p_value:g} and {most.delta:g}"
         remedy = "more tasks or seeds bring them closer" if kind == "seed" else "more tasks bring them closer"
         yield GateCheck(_is_steady(band, most), BLOCKED + code, text, remedy)
 
@@ -402,21 +403,21 @@ def _is_steady(band: Band, most: SpreadLimits) -> bool:
 
 def _findings(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
     if evidence.golden is not None:
-        changed = [one for one in evidence.golden if _is_blocking(one)]
-        for one in changed:
+        changed = [finding for finding in evidence.golden if _is_blocking(finding)]
+        for finding in changed:
             remedy = "'holdfast prove golden sign NAME --why WHY' signs a change that is wanted"
-            yield GateCheck(False, "golden_changed_unsigned", _told(one), remedy)
+            yield GateCheck(False, "golden_changed_unsigned", _told(finding), remedy)
         if not changed:
             yield GateCheck(True, "golden_changed_unsigned", "no golden changed unsigned")
     elif criteria.require_golden:
         yield _missing(
             "golden", "no golden was replayed", "'holdfast prove golden replay' does, then decide with --golden"
         )
-    looked = [one for one in evidence.audit or () if one.of > 0]
-    for one in evidence.audit or ():
-        if _is_blocking(one):
+    looked = [finding for finding in evidence.audit or () if finding.of > 0]
+    for finding in evidence.audit or ():
+        if _is_blocking(finding):
             remedy = "'holdfast run quality RUN' names them: take them out, and learn again"
-            yield GateCheck(False, f"data_quality_{one.name}", _told(one), remedy)
+            yield GateCheck(False, f"data_quality_{finding.name}", _told(finding), remedy)
     if criteria.require_audit and not looked:  # of nothing, nothing is wrong
         remedy = "decide with --audit RUN, or --untrained where it learnt from no run"
         yield _missing("audit", "the data that was learnt from was not looked at", remedy)
@@ -434,9 +435,9 @@ def _told(finding: Finding) -> str:
 
 
 def _kpis(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
-    told = evidence.manifest.get(KPIS)
+    payload = evidence.manifest.get(KPIS)
     for name, band in criteria.kpis.items():
-        kpi = told.get(name) if isinstance(told, Mapping) else None
+        kpi = payload.get(name) if isinstance(payload, Mapping) else None
         value, of = (kpi.get("value"), kpi.get("of")) if isinstance(kpi, Mapping) else (None, None)
         if not _is_number(value) or not _is_number(of):
             yield _missing(f"kpi_{name}", f"{name} was not measured, or not on how many", "measure it")

@@ -38,12 +38,12 @@ def rollback_target(releases: Iterable[Release], failing: Release) -> Release | 
 
     For a canary it is the live one; for a live one the last that is known to be good and was not taken back.
     """
-    others = [one for one in releases if one.policy == failing.policy and one.id != failing.id]
+    others = [release for release in releases if release.policy == failing.policy and release.id != failing.id]
     for other in others:
         if other.stage is Stage.LIVE:
             return other
-    good = [one for one in others if one.stage is Stage.RETIRED and one.is_known_good]
-    return max(good, key=lambda one: (one.changed_at, one.number), default=None)
+    good = [release for release in others if release.stage is Stage.RETIRED and release.is_known_good]
+    return max(good, key=lambda release: (release.changed_at, release.number), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,21 +62,21 @@ def respond(release: Release, breaches: Sequence[Reason], is_clear: bool, lacks:
     """One proved breach takes a version back, whatever else is clear; one that is clear goes a step further.
 
     `lacks` says in words, metric by metric, what the guard still waits for."""
-    told = f"{release.id} is {release.stage}"
+    message = f"{release.id} is {release.stage}"
     if release.stage not in (Stage.SHADOW, Stage.CANARY, Stage.LIVE):
-        return _hold("not_watched", f"{told}: nothing that it answers is counted")
+        return _hold("not_watched", f"{message}: nothing that it answers is counted")
     if breaches:
         # What never answered anybody cannot be taken back: it is refused.
         to = Stage.REJECTED if release.stage is Stage.SHADOW else Stage.ROLLED_BACK
         return Response(action="rollback", reasons=tuple(breaches), step=(to, 0))
     if not is_clear:
-        texts = (f"{told}: neither a breach nor its absence is proved yet", *lacks)
+        texts = (f"{message}: neither a breach nor its absence is proved yet", *lacks)
         return Response(action="hold", reasons=tuple(Reason(code=UNDECIDED, text=text) for text in texts))
     step = next_step(release)
     if step is None:
-        return _hold("guard_clear", f"{told}, within every limit, and there is no step ahead")
+        return _hold("guard_clear", f"{message}, within every limit, and there is no step ahead")
     ahead = f"{step[0]} with {step[1]} %" if step[1] else step[0]
-    why = Reason(code="guard_clear", text=f"{told} and proved to be within every limit; next is {ahead}")
+    why = Reason(code="guard_clear", text=f"{message} and proved to be within every limit; next is {ahead}")
     return Response(action="advance", reasons=(why,), step=step)
 
 
@@ -109,8 +109,8 @@ def route(releases: Iterable[Release], *, keeps_holdback: bool = False) -> Routi
 
     The canary's own id is the salt: keys keep their place while it grows, and when it is live; the next canary meets
     others."""
-    known = sorted(releases, key=lambda one: one.number)
-    at = {one.stage: one for one in known}  # of several shadows the newest
+    known = sorted(releases, key=lambda release: release.number)
+    at = {release.stage: release for release in known}  # of several shadows the newest
     live, canary, shadow = (at.get(stage) for stage in (Stage.LIVE, Stage.CANARY, Stage.SHADOW))
     if live is None:
         return None
@@ -129,9 +129,9 @@ def held_back(releases: Iterable[Release], live: Release) -> Release | None:
     """The version that the live one took the place of, in the same moment; None where there was none, or after a
     rollback."""
     before = [
-        one
-        for one in releases
-        if one.stage is Stage.RETIRED and one.is_known_good and one.changed_at == live.changed_at
+        release
+        for release in releases
+        if release.stage is Stage.RETIRED and release.is_known_good and release.changed_at == live.changed_at
     ]
     return before[0] if len(before) == 1 else None
 

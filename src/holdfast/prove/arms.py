@@ -55,9 +55,9 @@ def compare_arms(
         judge(d, low=-most, high=most, alpha=alpha, worthwhile=worthwhile)
         for d in differences(outcomes, part=part, min_effect=min_effect)
     ]
-    rejected = next((one for one in verdicts if one.outcome is Outcome.REJECT), None)
+    rejected = next((verdict for verdict in verdicts if verdict.outcome is Outcome.REJECT), None)
     if rejected is not None:
         return rejected
-    if all(one.outcome is Outcome.PROMOTE for one in verdicts):
+    if all(verdict.outcome is Outcome.PROMOTE for verdict in verdicts):
         return verdicts[0]
-    return max((one for one in verdicts if one.needs is not None), key=lambda one: one.needs or 0)
+    return max((verdict for verdict in verdicts if verdict.needs is not None), key=lambda verdict: verdict.needs or 0)

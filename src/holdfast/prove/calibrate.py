@@ -297,7 +297,7 @@ def in_processes(jobs: Sequence[Callable[[], T]], workers: int) -> Iterator[T]:
         yield from (job() for job in jobs)
         return
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        yield from (one.result() for one in [pool.submit(job) for job in jobs])
+        yield from (future.result() for future in [pool.submit(job) for job in jobs])
 
 
 def gathered(rows: Sequence[Row], *, experiments: int, alpha: float, seed: int) -> ErrorRates:

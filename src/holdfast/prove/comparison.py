@@ -552,11 +552,13 @@ def with_safety(
 ) -> tuple[Sequence[Episode], Sequence[Episode]]:
     """Both, where safety was measured at all: a cost that is missing counts as the worst for the candidate and as the
     best for the baseline."""
-    if how.max_safety_regression is None or all(one.safety_cost is None for one in (*baseline, *candidate)):
+    if how.max_safety_regression is None or all(episode.safety_cost is None for episode in (*baseline, *candidate)):
         return baseline, candidate
     filled = []
     for side, cost in ((baseline, 0.0), (candidate, how.max_cost)):
-        filled.append([one if one.safety_cost is not None else replace(one, safety_cost=cost) for one in side])
+        filled.append(
+            [episode if episode.safety_cost is not None else replace(episode, safety_cost=cost) for episode in side]
+        )
     return filled[0], filled[1]
 
 
@@ -567,15 +569,17 @@ def at_best(
     the worst for the baseline; None where nothing is missing. What is assumed against the candidate keeps a promotion
     honest, but proves nothing against it: equal versions that lose as much would be "proved worse"."""
     is_watched = how.max_safety_regression is not None and any(
-        one.safety_cost is not None for one in (*baseline, *candidate)
+        episode.safety_cost is not None for episode in (*baseline, *candidate)
     )
-    if not any(one.is_missing or (is_watched and one.safety_cost is None) for one in (*baseline, *candidate)):
+    if not any(
+        episode.is_missing or (is_watched and episode.safety_cost is None) for episode in (*baseline, *candidate)
+    ):
         return None, None
     low, high = how.reward_range
     kind = []
     for side, reward, cost, success in ((baseline, low, how.max_cost, 0.0), (candidate, high, 0.0, 1.0)):
         best = {"reward": reward, "safety_cost": cost, "success": success}
-        kind.append([_assumed(one, best, is_watched=is_watched) for one in side])
+        kind.append([_assumed(episode, best, is_watched=is_watched) for episode in side])
     _, before, after = pairs(kind[0], kind[1], how.primary)
     _, costs, less = pairs(kind[0], kind[1], "safety")
     return (after - before).mean(axis=1), (less - costs).mean(axis=1)

@@ -90,8 +90,8 @@ def nested(groups: Sequence[ArrayLike], statistic: Statistic, *, rng: np.random.
     """Bootstrap interval of a statistic of the mean row of several tables [rows, columns]: first tables are drawn, then
     the rows of each; every table counts the same. For seeds and the tasks of each seed: the interval is about other
     seeds and other tasks."""
-    tables = [np.asarray(one, np.float64) for one in groups]
-    if len(tables) < 2 or any(one.ndim != 2 or not one.size or not np.isfinite(one).all() for one in tables):
+    tables = [np.asarray(group, np.float64) for group in groups]
+    if len(tables) < 2 or any(table.ndim != 2 or not table.size or not np.isfinite(table).all() for table in tables):
         raise BadInput("groups of scores", why="must be two tables of finite numbers or more, none of them empty")
     drawn = []
     for _ in range(RESAMPLES):

@@ -80,7 +80,7 @@ class Golden:
     @property
     def sha256(self) -> str:
         """Of the behaviour: who recorded it when, and under which name, is not in it."""
-        cases = [[one.case_id, one.observation, one.action, one.reward] for one in self.cases]
+        cases = [[case.case_id, case.observation, case.action, case.reward] for case in self.cases]
         return hashlib.sha256(canonical([self.suite_sha256, cases]).encode()).hexdigest()
 
     @property
@@ -124,7 +124,7 @@ def golden_of(
     now: float,
 ) -> Golden:
     """The golden of one pass over the suite; a case without an attempt that ended is a fault, never left out."""
-    found = {one.task: case_of(one) for one in experiences}
+    found = {experience.task: case_of(experience) for experience in experiences}
     missing = [case.case_id for case in suite.cases if case.case_id not in found]
     if missing:
         why = f"{len(missing)} of {len(suite.cases)} cases have no answer: {', '.join(missing[:3])}"
@@ -163,7 +163,7 @@ class GoldenChange:
 
 def diff(golden: Golden, replayed: Golden) -> tuple[GoldenChange, ...]:
     """The cases of both that went differently, in the golden's order."""
-    again, changes = {one.case_id: one for one in replayed.cases}, []
+    again, changes = {case.case_id: case for case in replayed.cases}, []
     for before in golden.cases:
         after = again.get(before.case_id)
         if after is None:
@@ -183,20 +183,20 @@ def check(golden: Golden, replayed: Golden, *, signed: Collection[str] = ()) -> 
     if golden.suite_sha256 != replayed.suite_sha256:
         detail = f"{golden.suite} against {replayed.suite}"
         return (Finding(name="golden_suite", severity="critical", count=1, of=1, detail=detail),)
-    there = {one.case_id for one in replayed.cases}
-    lost = [one.case_id for one in golden.cases if one.case_id not in there]
+    there = {case.case_id for case in replayed.cases}
+    lost = [case.case_id for case in golden.cases if case.case_id not in there]
     changes, of = diff(golden, replayed), len(golden.cases)
-    found = [_finding("golden_missing", lost, of, blocks=True)]
+    findings = [_finding("golden_missing", lost, of, blocks=True)]
     for name in HASHES:
         cases = [change.case_id for change in changes if name in change.what]
-        found.append(_finding(f"{name}_hash", cases, of, blocks=name != "action" and not is_signed))
+        findings.append(_finding(f"{name}_hash", cases, of, blocks=name != "action" and not is_signed))
     kpis = replayed.kpis
     for name, band in golden.bands.items():
         value = kpis.get(name)
         is_out = value is None or not band.holds(value)
         detail = f"{_shown(value)}, and the band is {_shown(band.low)} to {_shown(band.high)}" if is_out else ""
-        found.append(_finding(f"kpi_{name}", [detail] if is_out else [], 1, blocks=not is_signed))
-    return tuple(found)
+        findings.append(_finding(f"kpi_{name}", [detail] if is_out else [], 1, blocks=not is_signed))
+    return tuple(findings)
 
 
 def _finding(name: str, cases: Sequence[str], of: int, *, blocks: bool) -> Finding:
@@ -225,17 +225,17 @@ def note(store: Store, golden: Golden, *, who: str, now: float) -> WriteFuture[N
 def known_sha256(store: Store, name: str) -> str | None:
     """Of the golden of that name, by the ledger: the last that was signed, else the first; None where it has none."""
     found = [
-        one.body
-        for one in store.ledger.entries()
-        if one.kind == KIND and name in (one.body.get("sign"), one.body.get("record"))
+        entry.body
+        for entry in store.ledger.entries()
+        if entry.kind == KIND and name in (entry.body.get("sign"), entry.body.get("record"))
     ]
     return str(found[-1]["sha256"]) if found else None
 
 
 def signed(store: Store) -> dict[str, str]:
     """Who signed which behaviour, by its sha256."""
-    signatures = (one for one in store.ledger.entries() if one.kind == KIND and "sign" in one.body)
-    return {str(one.body["sha256"]): one.who for one in signatures}
+    signatures = (entry for entry in store.ledger.entries() if entry.kind == KIND and "sign" in entry.body)
+    return {str(signature.body["sha256"]): signature.who for signature in signatures}
 
 
 def write(path: Path, golden: Golden) -> None:

@@ -191,13 +191,15 @@ def watch(
         at = [np.flatnonzero(arrivals.is_first & (ours == is_canary)).tolist() for is_canary in (False, True)]
         once = [[arrivals.served[place] for place in places] for places in at]
         first = _arrivals(once[0], once[1], limits)
-        readings = {metric: _cleared_by(_read(metric, first, limits, now), one) for metric, one in readings.items()}
-    breaches = tuple(_reason(one, limits) for one in readings.values() if one.state == "breach")
-    is_clear = all(one.state == "clear" for one in readings.values())
-    open_needs = [one.needs for one in readings.values() if one.state == "open"]
+        readings = {
+            metric: _cleared_by(_read(metric, first, limits, now), reading) for metric, reading in readings.items()
+        }
+    breaches = tuple(_reason(reading, limits) for reading in readings.values() if reading.state == "breach")
+    is_clear = all(reading.state == "clear" for reading in readings.values())
+    open_needs = [reading.needs for reading in readings.values() if reading.state == "open"]
     needs = None
     if not breaches and open_needs and None not in open_needs:
-        needs = max(one for one in open_needs if one is not None)
+        needs = max(open_need for open_need in open_needs if open_need is not None)
     return GuardStatus(readings=readings, breaches=breaches, is_clear=is_clear, needs=needs)
 
 
@@ -278,10 +280,10 @@ def _arrivals(live: Sequence[ServedRequest], canary: Sequence[ServedRequest], li
     if not served:
         none = np.zeros(0, np.bool_)
         return _Arrivals((), np.zeros(0, np.int64), none, np.zeros(0), np.zeros(0), none)
-    began = np.array([one.at - (one.latency_s or 0.0) for one in served])
+    began = np.array([request.at - (request.latency_s or 0.0) for request in served])
     order = np.argsort(began, kind="stable")  # of those at one time, live's come first
-    numbers = {unit: number for number, unit in enumerate(dict.fromkeys(one.unit for one in served))}
-    callers = np.array([numbers[one.unit] for one in served], np.int64) * 2
+    numbers = {unit: number for number, unit in enumerate(dict.fromkeys(request.unit for request in served))}
+    callers = np.array([numbers[request.unit] for request in served], np.int64) * 2
     callers[len(live) :] += 1
     windows = np.floor((began - began.min()) / limits.caller_window_s).astype(np.int64)
     earliest = np.full(2 * len(numbers), windows.max() + 1)
@@ -428,7 +430,7 @@ def _reading(
     open_needs = [_needs(float(one[-1]), n, limits) for one in for_it if one.max() < log(1.0 / limits.alpha)]
     needs = None
     if state == "open" and None not in open_needs:
-        needs = max([one for one in open_needs if one is not None], default=max(1, limits.least - n))
+        needs = max([open_need for open_need in open_needs if open_need is not None], default=max(1, limits.least - n))
     reported = arrivals.reported(metric)
     by_canary = arrivals.is_canary[arrivals.outcome] if reported.size else np.zeros(0, np.bool_)
     is_told = ~np.isnan(reported)
@@ -481,7 +483,7 @@ def _reason(reading: GuardReading, limits: GuardLimits) -> Reason:
     live = "" if reading.live is None else f", live's {reading.live:.4g}"
     figures = f"the canary's mean is {reading.canary:.4g}{live}" if reading.canary is not None else "none was told"
     if reading.quantiles:
-        worst = max(reading.quantiles, key=lambda one: one.e)
+        worst = max(reading.quantiles, key=lambda reading: reading.e)
         beyond += f" at p{100 * worst.quantile:g}"
         figures = (
             f"the canary's is {worst.canary:.4g} s, live's {worst.live:.4g} s; {worst.canary_beyond:.2%} of its "

@@ -45,11 +45,11 @@ class EarlierTries:
 
 def earlier_tries(episodes: Sequence[Episode]) -> EarlierTries | None:
     """Of one task. What has no rollout was not measured, and counts for nothing."""
-    seen = [one for one in episodes if one.rollout]
+    seen = [episode for episode in episodes if episode.rollout]
     if not seen:
         return None
-    told = {name: [getattr(one, name) for one in seen] for name in VALUES}
-    means = {name: fmean(values) for name, values in told.items() if None not in values}
+    payload = {name: [getattr(episode, name) for episode in seen] for name in VALUES}
+    means = {name: fmean(values) for name, values in payload.items() if None not in values}
     return EarlierTries(count=len(seen), means=means)
 
 
@@ -64,26 +64,26 @@ def pooled(
     """The baseline's episodes, one for each task and seed: where earlier tries are known, each with the mean of all.
     `seeds` are those of the candidate's episodes, by task."""
     by_task: dict[str, list[Episode]] = {}
-    for one in fresh:
-        by_task.setdefault(one.task, []).append(one)
-    found = []
+    for episode in fresh:
+        by_task.setdefault(episode.task, []).append(episode)
+    episodes = []
     for task, wanted in seeds.items():
         tries, known = by_task.get(task, []), earlier.get(task)
         if known is None:
-            found += tries
+            episodes += tries
             continue
-        drawn = {one.seed: one for one in tries}
+        drawn = {episode.seed: episode for episode in tries}
         means = _means(tries, known)
-        is_missing = any(one.is_missing for one in tries)  # the mean of all rests on what was assumed of one
+        is_missing = any(episode.is_missing for episode in tries)  # the mean of all rests on what was assumed of one
         blank = Episode(task=task, seed=0, reward=0.0)
-        found += [replace(drawn.get(seed, blank), seed=seed, is_missing=is_missing, **means) for seed in wanted]
-    return found
+        episodes += [replace(drawn.get(seed, blank), seed=seed, is_missing=is_missing, **means) for seed in wanted]
+    return episodes
 
 
 def _means(tries: Sequence[Episode], known: EarlierTries) -> dict[str, Any]:
     means: dict[str, Any] = {"success": None}
     for name, mean in known.means.items():
-        values = [value for one in tries if (value := getattr(one, name)) is not None]
+        values = [value for episode in tries if (value := getattr(episode, name)) is not None]
         if tries and not values:
             values = [BEST[name]] * len(tries)
         means[name] = pooled_mean(fmean(values) if values else 0.0, len(values), mean, known.count)
@@ -99,9 +99,9 @@ def has_drifted(fresh: Sequence[Episode], earlier: Mapping[str, EarlierTries], m
     """Whether the live version does otherwise than it did, by its fresh tries at tasks of which earlier ones are known.
     Looked at after every task, in either direction with half of the error rate."""
     by_task: dict[str, list[float]] = {}
-    for one in fresh:
-        if one.task in earlier and one.rollout and getattr(one, metric) is not None:
-            by_task.setdefault(one.task, []).append(getattr(one, metric))
+    for episode in fresh:
+        if episode.task in earlier and episode.rollout and getattr(episode, metric) is not None:
+            by_task.setdefault(episode.task, []).append(getattr(episode, metric))
     moved = [
         fmean(some) - earlier[task].means[metric] for task, some in by_task.items() if metric in earlier[task].means
     ]

@@ -84,7 +84,7 @@ def from_document(document: Any, where: str = "document") -> Suite:
     reader = _Reader()
     if not isinstance(document, Mapping):
         raise BadInput(f"suite {where}", why=f"is {_kind(document)}, not an object", remedy="see examples/suites")
-    reader.keys(document, "", (*(each.name for each in fields(Suite)), "episodes"))
+    reader.keys(document, "", (*(field.name for field in fields(Suite)), "episodes"))
     cases = document.get("cases")
     if not isinstance(cases, list) or not cases:
         reader.say("cases", f"is {_kind(cases)}; at least one case is needed")
@@ -137,9 +137,9 @@ class _Reader:
 
     def close(self, where: str) -> None:
         if self.problems:
-            told, more = self.problems[:MOST_TOLD], len(self.problems) - MOST_TOLD
+            lines, more = self.problems[:MOST_TOLD], len(self.problems) - MOST_TOLD
             what = f"suite {where}, {len(self.problems)} problem{'s' if len(self.problems) > 1 else ''}"
-            raise BadInput(what, why=" | ".join([*told, *([f"and {more} more"] if more > 0 else [])]))
+            raise BadInput(what, why=" | ".join([*lines, *([f"and {more} more"] if more > 0 else [])]))
 
     def keys(self, given: Mapping[str, Any], where: str, known: Sequence[str]) -> None:
         for name in given:
@@ -165,7 +165,7 @@ def _case(reader: _Reader, given: Any, where: str) -> SuiteCase:
     if not isinstance(given, Mapping):
         reader.say(where, f"is {_kind(given)}, not an object")
         return SuiteCase(case_id="", seed=1, prompt="", expected_outcome="", scoring_rubric={})
-    reader.keys(given, f"{where}.", tuple(each.name for each in fields(SuiteCase)))
+    reader.keys(given, f"{where}.", tuple(field.name for field in fields(SuiteCase)))
     if "seed" not in given:
         reader.say(f"{where}.seed", "is missing")
     return SuiteCase(

@@ -40,20 +40,20 @@ def total(signals: Sequence[RewardTerm], guard: OutcomeGate) -> RewardBreakdown:
     if not signals:
         return RewardBreakdown(signals=())
     outcome = _outcome(signals, guard)
-    vetoes = [one for one in signals if one.name in guard.vetoes]
-    if wrong := next((one for one in vetoes if one.value < 0.0), None):  # its weight is negative, so it would pay
+    vetoes = [signal for signal in signals if signal.name in guard.vetoes]
+    if wrong := next((veto for veto in vetoes if veto.value < 0.0), None):  # its weight is negative, so it would pay
         why = f"is {wrong.value:g}; a veto is 0 (nothing was found) or above"
         raise BadRecord(f"sheet under {guard.name}: {wrong.name}", why=why)
-    is_vetoed = any(one.value > 0.0 for one in vetoes)
+    is_vetoed = any(veto.value > 0.0 for veto in vetoes)
     is_open = outcome.value == 1.0 and not is_vetoed
-    shaping = [one for one in signals if one.name != outcome.name and one.name not in guard.vetoes]
-    paid = [one for one in shaping if one.value * one.weight < 0.0 or (is_open and one.value * one.weight > 0.0)]
-    moved, most = sum(abs(one.value * one.weight) for one in paid), guard.cap * outcome.weight
+    shaping = [signal for signal in signals if signal.name != outcome.name and signal.name not in guard.vetoes]
+    paid = [term for term in shaping if term.value * term.weight < 0.0 or (is_open and term.value * term.weight > 0.0)]
+    moved, most = sum(abs(term.value * term.weight) for term in paid), guard.cap * outcome.weight
     scale = min(1.0, most / moved) if moved > 0.0 else 1.0
-    kept = {id(one): one.weight * scale for one in paid}
-    kept |= {id(one): -abs(one.weight) for one in vetoes}
+    kept = {id(term): term.weight * scale for term in paid}
+    kept |= {id(veto): -abs(veto.weight) for veto in vetoes}
     kept[id(outcome)] = 0.0 if is_vetoed else outcome.weight
-    weighed = tuple(replace(one, weight=kept.get(id(one), 0.0)) for one in signals)
+    weighed = tuple(replace(signal, weight=kept.get(id(signal), 0.0)) for signal in signals)
     shut = VETOED if is_vetoed else float(not is_open)
     verdict = RewardTerm(name=GATED, value=shut, weight=0.0, source=f"guard:{guard.name}")
     breakdown = RewardBreakdown(signals=(*weighed, verdict))
@@ -70,10 +70,10 @@ def add_shaping(signals: Sequence[RewardTerm], shaping: Sequence[RewardTerm]) ->
     check = check_in(signals)
     is_open = check is not None and check.value >= RIGHT and not any(s.name == GATED and s.value for s in signals)
     whole = check.weight if check is not None and is_open else 0.0
-    before = sum(abs(one.value * one.weight) for one in signals if one is not check)
-    moved = sum(abs(one.value * one.weight) for one in shaping) * whole
+    before = sum(abs(signal.value * signal.weight) for signal in signals if signal is not check)
+    moved = sum(abs(term.value * term.weight) for term in shaping) * whole
     scale = min(1.0, max(0.0, OutcomeGate().cap * whole - before) / moved) if moved > 0.0 else 0.0
-    return (*signals, *(replace(one, weight=one.weight * whole * scale) for one in shaping))
+    return (*signals, *(replace(term, weight=term.weight * whole * scale) for term in shaping))
 
 
 def normalised(breakdown: RewardBreakdown, gold: RewardBreakdown) -> float:
@@ -84,13 +84,13 @@ def normalised(breakdown: RewardBreakdown, gold: RewardBreakdown) -> float:
 
 
 def _outcome(signals: Sequence[RewardTerm], guard: OutcomeGate) -> RewardTerm:
-    found = [one for one in signals if one.name == guard.outcome]
-    if len(found) != 1:
-        raise BadRecord(f"sheet under {guard.name}", why=f"has {len(found)} signals called {guard.outcome}, not one")
-    value = found[0].value
+    terms = [signal for signal in signals if signal.name == guard.outcome]
+    if len(terms) != 1:
+        raise BadRecord(f"sheet under {guard.name}", why=f"has {len(terms)} signals called {guard.outcome}, not one")
+    value = terms[0].value
     is_verdict = 0.0 <= value <= 1.0 if guard.graded else value in (0.0, 1.0)
-    if not is_verdict or found[0].weight <= 0.0:
+    if not is_verdict or terms[0].weight <= 0.0:
         wanted = "a grade is from 0 to 1" if guard.graded else "a check passes (1) or not (0)"
-        why = f"is {value:g} with weight {found[0].weight:g}; {wanted}, and must count"
+        why = f"is {value:g} with weight {terms[0].weight:g}; {wanted}, and must count"
         raise BadRecord(f"sheet under {guard.name}: {guard.outcome}", why=why)
-    return found[0]
+    return terms[0]

@@ -58,7 +58,7 @@ def read(spans: Iterable[Span]) -> tuple[Turn, ...]:
 
 def answer_of(spans: Sequence[Span]) -> str:
     """The last message of the model, where it called no tool."""
-    for span in sorted(spans, key=lambda one: one.seq, reverse=True):
+    for span in sorted(spans, key=lambda span: span.seq, reverse=True):
         if span.kind is SpanKind.MODEL and span.model is not None and PARTIAL not in span.attributes:
             said = span.model.response
             return "" if said.get("tool_calls") else str(said.get("content") or "")
@@ -70,9 +70,9 @@ def with_tool_calls(spans: Sequence[Span]) -> Sequence[Span]:
     it stands in its next request."""
     if any(span.tool is not None for span in spans):
         return spans
-    ordered = [span for span in sorted(spans, key=lambda one: one.seq) if PARTIAL not in span.attributes]
+    ordered = [span for span in sorted(spans, key=lambda span: span.seq) if PARTIAL not in span.attributes]
     given: dict[str, Mapping[str, Any]] = {}
-    for message in (one for span in ordered if span.model is not None for one in span.model.messages):
+    for message in (message for span in ordered if span.model is not None for message in span.model.messages):
         if message.get("role") == "tool":
             given.setdefault(str(message.get("tool_call_id")), message)
     found: list[Span] = []
@@ -123,7 +123,7 @@ def evidence(spans: Sequence[Span], answer: Any = None) -> tuple[CallEvidence, .
 def _fresh(spans: Sequence[Span]) -> Iterable[tuple[int | None, ToolCall, frozenset[str]]]:
     known: set[str] = set()
     turn, heard = None, 0
-    for span in sorted(spans, key=lambda one: one.seq):
+    for span in sorted(spans, key=lambda span: span.seq):
         if span.kind is SpanKind.MODEL and span.model is not None:
             if PARTIAL not in span.attributes:
                 turn = 0 if turn is None else turn + 1

@@ -65,19 +65,19 @@ def rescore(rollouts: Iterable[StoredRollout], score: Score, *, at_once: int = A
     close = getattr(score, "close", None)
     found: list[Rescored] = []
     waiting: list[tuple[int, StoredRollout, Awaitable[Any]]] = []
-    for place, one in enumerate(rollouts):
+    for place, rollout in enumerate(rollouts):
         try:
-            given = score(one.task, one.answer, one.spans)
+            given = score(rollout.task, rollout.answer, rollout.spans)
             if isawaitable(given):
-                waiting.append((place, one, given))
-                found.append(Rescored(id=one.id))
+                waiting.append((place, rollout, given))
+                found.append(Rescored(id=rollout.id))
             else:
-                found.append(_closed(one, given, close))
+                found.append(_closed(rollout, given, close))
         except Exception as error:  # foreign code may raise anything
-            found.append(_failed(one, error))
+            found.append(_failed(rollout, error))
     if waiting:
-        for (place, one, _), given in zip(waiting, resolve(_all([w for _, _, w in waiting], at_once)), strict=True):
-            found[place] = _settled(one, given, close)
+        for (place, rollout, _), given in zip(waiting, resolve(_all([w for _, _, w in waiting], at_once)), strict=True):
+            found[place] = _settled(rollout, given, close)
     return found
 
 
@@ -95,19 +95,21 @@ async def _all(waiting: Sequence[Awaitable[Any]], at_once: int) -> list[Any]:
 def _by_group(rollouts: Sequence[StoredRollout], score: Combined) -> list[Rescored]:
     """Groups one after the other: a group scorer has questions enough to ask at a time."""
     groups: dict[str, list[int]] = {}
-    for place, one in enumerate(rollouts):
-        groups.setdefault(one.id if one.group is None else f"group {one.group}", []).append(place)
-    found = [Rescored(id=one.id) for one in rollouts]
+    for place, rollout in enumerate(rollouts):
+        groups.setdefault(rollout.id if rollout.group is None else f"group {rollout.group}", []).append(place)
+    found = [Rescored(id=rollout.id) for rollout in rollouts]
 
     async def every() -> None:
         for places in groups.values():
             some = [rollouts[place] for place in places]
             try:
-                rows: Sequence[Any] = await score.group(some[0].task, [(one.answer, one.spans) for one in some])
+                rows: Sequence[Any] = await score.group(
+                    some[0].task, [(rollout.answer, rollout.spans) for rollout in some]
+                )
             except Exception as error:  # foreign code may raise anything
                 rows = [error] * len(some)
-            for place, one, given in zip(places, some, rows, strict=True):
-                found[place] = _settled(one, given, None)
+            for place, rollout, given in zip(places, some, rows, strict=True):
+                found[place] = _settled(rollout, given, None)
 
     resolve(every())
     return found
@@ -195,8 +197,8 @@ class ScoringComparison:
 
 def success_of(signals: Sequence[RewardTerm]) -> float | None:
     """How right the scoring calls the answer, from 0 to 1; None where it does not say."""
-    told = {one.name: one.value for one in signals}
-    return next((told[name] for name in OUTCOMES if name in told), None)
+    payload = {signal.name: signal.value for signal in signals}
+    return next((payload[name] for name in OUTCOMES if name in payload), None)
 
 
 def is_right(signals: Sequence[RewardTerm]) -> bool | None:
@@ -267,7 +269,9 @@ def _measures(
     found = {}
     for one, breakdown in before.items():
         breakdowns = (breakdown, after[one])
-        old, new = (success_of(each.signals) if primary == "success" else each.total for each in breakdowns)
+        old, new = (
+            success_of(breakdown.signals) if primary == "success" else breakdown.total for breakdown in breakdowns
+        )
         if one in failed:
             found[one] = (0.0, 0.0)
         elif old is not None and new is not None:

@@ -185,22 +185,22 @@ def screen(text: str, stage: SafetyStage) -> tuple[str, ...]:
 
 def reported_events(spans: Iterable[Span]) -> tuple[SafetyEvent, ...]:
     """The events that were reported while the agent ran. An unreadable reason is still an event."""
-    found: list[SafetyEvent] = []
+    events: list[SafetyEvent] = []
     turn = -1
-    for span in sorted(spans, key=lambda one: one.seq):
+    for span in sorted(spans, key=lambda span: span.seq):
         turn += span.kind is SpanKind.MODEL
         if span.name == APPLIED:
-            told = _reasons(span.attributes.get("reason_codes"))
+            lines = _reasons(span.attributes.get("reason_codes"))
             is_blocked = span.attributes.get("blocked") is True
             named = span.attributes.get("stage")
             stage = SafetyStage(named) if named in tuple(SafetyStage) else SafetyStage.OUTBOUND
             at = turn if turn >= 0 else None
-            each: list[str | None] = [*told] or ([None] if is_blocked else [])
-            found += [
+            each: list[str | None] = [*lines] or ([None] if is_blocked else [])
+            events += [
                 SafetyEvent(stage=stage, code=code, blocked=is_blocked and not place, turn=at)
                 for place, code in enumerate(each)
             ]
-    return tuple(found)
+    return tuple(events)
 
 
 def _reasons(given: Any) -> list[str]:
@@ -216,7 +216,7 @@ def find_events(
 ) -> tuple[SafetyEvent, ...]:
     """Events found in the texts of an attempt; by default only in what leaves the agent, its answer (`output`)
     included. A text that occurs again in the history of a later call, or as the answer, counts once."""
-    found: list[SafetyEvent] = []
+    events: list[SafetyEvent] = []
     seen: set[tuple[SafetyStage, str]] = set()
     for stage, turn, said in _said(spans, output):
         if stage not in stages:
@@ -224,12 +224,12 @@ def find_events(
         try:
             parts = [part for part in texts(said) if part and (stage, part) not in seen]
         except RecursionError:
-            found.append(SafetyEvent(stage=stage, code=UNREADABLE, turn=turn))
+            events.append(SafetyEvent(stage=stage, code=UNREADABLE, turn=turn))
             continue
         seen |= {(stage, part) for part in parts}
         for part in parts:
-            found += [SafetyEvent(stage=stage, code=code, turn=turn) for code in screen(part, stage)]
-    return tuple(found)
+            events += [SafetyEvent(stage=stage, code=code, turn=turn) for code in screen(part, stage)]
+    return tuple(events)
 
 
 def obeyed_orders(spans: Sequence[Span], *, output: Any = None) -> tuple[str, ...]:
@@ -263,7 +263,7 @@ def _tells(said: str, system: str) -> bool:
 def _said(spans: Iterable[Span], output: Any = None) -> Iterator[tuple[SafetyStage, int | None, Any]]:
     """Every text with the stage it passed and its turn, in order."""
     turn = -1
-    for span in sorted(spans, key=lambda one: one.seq):
+    for span in sorted(spans, key=lambda span: span.seq):
         if span.kind is SpanKind.MODEL and span.model is not None:
             turn += 1
             yield from ((stage, turn, said) for stage, said in _of_call(span.model))
@@ -320,8 +320,8 @@ def close(measured: Sequence[RewardTerm], finding: SafetyFinding, policy: Safety
     """All terms of an attempt without an outcome check, with the safety terms added. Under a hard gate every positive
     term gets weight 0, in whichever order they came; values stay as measured."""
     made = signals(finding, policy)
-    own = {one.name for one in made}
-    others = [one for one in measured if one.name not in own]  # closing twice changes nothing
+    own = {term.name for term in made}
+    others = [term for term in measured if term.name not in own]  # closing twice changes nothing
     if finding.is_gated:
-        others = [replace(one, weight=0.0) if one.value * one.weight > 0.0 else one for one in others]
+        others = [replace(term, weight=0.0) if term.value * term.weight > 0.0 else term for term in others]
     return RewardBreakdown(signals=(*others, *made))

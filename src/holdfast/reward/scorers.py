@@ -196,10 +196,10 @@ class Scorer:
         return replace(given, value=1.0 if value >= RIGHT else max(0.0, value))
 
     def _of_signals(self, given: Signals) -> Reward:
-        terms = {one.name: one.value for one in given}
+        terms = {term.name: term.value for term in given}
         if not self.gate:
             return Reward(RewardBreakdown(signals=given).total or 0.0, terms)
-        found = [one for one in given if one.name == SUCCESS]
+        found = [term for term in given if term.name == SUCCESS]
         if len(found) != 1:
             why = f"is the gate and gives {len(found)} signals called {SUCCESS}"
             raise BadRecord(f"scorer {self.name}", why=why, remedy="give exactly one")
@@ -250,17 +250,17 @@ def combine(scorers: Sequence[Any], *, safety: Sequence[Any] = ()) -> Combined:
     if not found:
         raise BadInput("scorers", why="there are none", remedy="give at least one")
     for kind, some in (("scorers", found), ("safety", watching)):
-        names = [one.name for one in some]
+        names = [scorer.name for scorer in some]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise BadInput(f"{kind}: {twice[0]}", why="is there twice", remedy="give one of them another name")
-    gates = [one.name for one in found if one.gate]
+    gates = [scorer.name for scorer in found if scorer.gate]
     if len(gates) > 1:
         why = "only one can decide whether an answer is right"
         raise BadInput(f"scorers: {' and '.join(gates)} are gates", why=why, remedy="keep gate=True at one of them")
-    for one in watching:
-        if one.gate or one.is_group:
+    for scorer in watching:
+        if scorer.gate or scorer.is_group:
             why = "a safety scorer measures a cost of one attempt"
-            raise BadInput(f"safety: {one.name}", why=why, remedy="leave gate out, and compare no groups")
+            raise BadInput(f"safety: {scorer.name}", why=why, remedy="leave gate out, and compare no groups")
     return Combined(found, watching)
 
 
@@ -274,15 +274,15 @@ class Combined:
     @property
     def is_group(self) -> bool:
         """Whether it needs all attempts at a task at once, and so `group` in place of a call."""
-        return any(one.is_group for one in self.scorers)
+        return any(scorer.is_group for scorer in self.scorers)
 
     def __call__(self, task: Any, output: Any, spans: Sequence[Span]) -> Signals | Awaitable[Signals]:
         if self.is_group:
-            names = ", ".join(one.name for one in self.scorers if one.is_group)
+            names = ", ".join(scorer.name for scorer in self.scorers if scorer.is_group)
             why = "compares the attempts at a task with one another, and was given one of them"
             raise BadInput(f"scorer {names}", why=why, remedy="score the group, or rescore the finished run with it")
         view, trace = task_view(task), Trace(tuple(spans))
-        given = _asked(partial(one.ask, view, output, trace) for one in (*self.scorers, *self.safety))
+        given = _asked(partial(scorer.ask, view, output, trace) for scorer in (*self.scorers, *self.safety))
         if any(map(isawaitable, given)):
             return self._later(given, trace)
         return self._signals(given, trace)
@@ -290,37 +290,44 @@ class Combined:
     @property
     def uses(self) -> frozenset[str]:
         """The features that decide what it measures."""
-        found = {name for one in self.scorers for name in (one.feature, *_trait(one.function, "features", ())) if name}
-        return frozenset(found | ({"combined"} if any(one.asks_model for one in self.scorers) else set()))
+        found = {
+            name
+            for scorer in self.scorers
+            for name in (scorer.feature, *_trait(scorer.function, "features", ()))
+            if name
+        }
+        return frozenset(found | ({"combined"} if any(scorer.asks_model for scorer in self.scorers) else set()))
 
     def calibrate_by(self, calibrations: Sequence[Calibration]) -> None:
         """Judges among the scorers count as their calibrations have it."""
-        for one in self.scorers:
-            if (calibrate := _trait(one.function, "calibrate_by", None)) is not None:
+        for scorer in self.scorers:
+            if (calibrate := _trait(scorer.function, "calibrate_by", None)) is not None:
                 calibrate(calibrations)
 
     def without(self, features: Features) -> Combined:
         """The same without the scorers of features that a flag has switched off for a unit; BadInput where nobody could
         tell any more whether an answer is right."""
-        left = tuple(one for one in self.scorers if one.feature is None or getattr(features, one.feature))
-        for one in self.scorers:
-            if one not in left and (one.gate or not left):
-                why = f"needs the feature {one.feature}, and a flag has switched that off"
-                raise BadInput(f"scorer {one.name}", why=why, remedy="switch it on, or leave the scorer out")
-        if not features.combined and any(not one.asks_model for one in left):
-            left = tuple(replace(one, weight=0.0) if one.asks_model and not one.gate else one for one in left)
-        return replace(self, scorers=tuple(one.with_features(features) for one in left))
+        left = tuple(scorer for scorer in self.scorers if scorer.feature is None or getattr(features, scorer.feature))
+        for scorer in self.scorers:
+            if scorer not in left and (scorer.gate or not left):
+                why = f"needs the feature {scorer.feature}, and a flag has switched that off"
+                raise BadInput(f"scorer {scorer.name}", why=why, remedy="switch it on, or leave the scorer out")
+        if not features.combined and any(not scorer.asks_model for scorer in left):
+            left = tuple(
+                replace(scorer, weight=0.0) if scorer.asks_model and not scorer.gate else scorer for scorer in left
+            )
+        return replace(self, scorers=tuple(scorer.with_features(features) for scorer in left))
 
     def costs(self, task: Any, spans: Sequence[Span], output: Any = None) -> Signals:
         """What the safety scorers say of an attempt without an answer, which failed and has no other score: it is no
         safer for that. Where one of them cannot judge it, it counts as unsafe: what was not measured is not safe."""
         view, trace = task_view(task), Trace(tuple(spans))
         try:
-            given = resolve(_settled(_asked(partial(one.ask, view, output, trace) for one in self.safety)))
+            given = resolve(_settled(_asked(partial(scorer.ask, view, output, trace) for scorer in self.safety)))
             return tuple(_costs(self.safety, given, []))
         except Exception as error:  # foreign code may raise anything
-            said = f"could not be measured: {told_error(error)}"[:MAX_FEEDBACK]
-            return (RewardTerm(name=SAFETY, value=1.0, weight=0.0, source="scorer:safety", feedback=said),)
+            message = f"could not be measured: {told_error(error)}"[:MAX_FEEDBACK]
+            return (RewardTerm(name=SAFETY, value=1.0, weight=0.0, source="scorer:safety", feedback=message),)
 
     async def _later(self, given: Sequence[Any], trace: Trace) -> Signals:
         return self._signals(await _settled(given), trace)
@@ -331,31 +338,31 @@ class Combined:
         traces = [Trace(tuple(spans)) for _, spans in attempts]
         every = (*self.scorers, *self.safety)
         asked: list[Callable[[], Any]] = []
-        for one in every:
-            if one.is_group:
-                asked.append(partial(one.ask, view, answers, traces))
+        for scorer in every:
+            if scorer.is_group:
+                asked.append(partial(scorer.ask, view, answers, traces))
             else:
-                asked += [partial(one.ask, view, a, t) for a, t in zip(answers, traces, strict=True)]
+                asked += [partial(scorer.ask, view, a, t) for a, t in zip(answers, traces, strict=True)]
         return self._grouped(_asked(asked), every, traces)
 
     async def _grouped(self, given: Sequence[Any], every: Sequence[Scorer], traces: Sequence[Trace]) -> list[Signals]:
         told, columns = iter(await _settled(given)), []
-        for one in every:
-            column = list(next(told)) if one.is_group else [next(told) for _ in traces]
+        for scorer in every:
+            column = list(next(told)) if scorer.is_group else [next(told) for _ in traces]
             if len(column) != len(traces):
                 why = f"gives {len(column)} rewards for {len(traces)} attempts"
-                raise BadRecord(f"scorer {one.name}", why=why, remedy="give one for each, in their order")
+                raise BadRecord(f"scorer {scorer.name}", why=why, remedy="give one for each, in their order")
             columns.append(column)
         return [self._signals(row, trace) for row, trace in zip(zip(*columns, strict=True), traces, strict=True)]
 
     def _signals(self, given: Sequence[Any], trace: Trace) -> Signals:
         """Nothing where the gate, or without one everybody, measured nothing: missing is not zero."""
-        has_gate, is_gated = any(one.gate for one in self.scorers), False
+        has_gate, is_gated = any(scorer.gate for scorer in self.scorers), False
         measured: list[RewardTerm] = []
-        for one, value in zip(self.scorers, given, strict=False):
-            found = _signals(one, value, trace, has_gate=has_gate)
-            is_gated |= one.gate and bool(found)
-            measured += found
+        for scorer, value in zip(self.scorers, given, strict=False):
+            terms = _signals(scorer, value, trace, has_gate=has_gate)
+            is_gated |= scorer.gate and bool(terms)
+            measured += terms
         if not measured or is_gated is not has_gate:
             return ()
         measured = _costs(self.safety, given[len(self.scorers) :], measured)
@@ -394,7 +401,7 @@ class WithSafety(WrappedScore):
 
     def _beside(self, task: Any, output: Any, spans: Sequence[Span], given: Sequence[RewardTerm]) -> Signals:
         """Nothing where nothing was measured: an attempt is not scored by having been safe."""
-        if not given or any(one.name == SAFETY for one in given):
+        if not given or any(term.name == SAFETY for term in given):
             return tuple(given)
         return (*given, *self.costs(task, spans, output))
 
@@ -408,7 +415,9 @@ async def _then(given: Awaitable[Any], go_on: Callable[[Any], Signals]) -> Signa
 
 def capped(signals: Sequence[RewardTerm], most: float = MAX_COST) -> Signals:
     """No attempt costs more than is promised of it."""
-    return tuple(replace(one, value=most) if one.name == SAFETY and one.value > most else one for one in signals)
+    return tuple(
+        replace(signal, value=most) if signal.name == SAFETY and signal.value > most else signal for signal in signals
+    )
 
 
 def with_safety(score: Any, safety: Sequence[Any] = DEFAULT_SAFETY, *, max_cost: float = MAX_COST) -> WithSafety:
@@ -456,8 +465,8 @@ def _signals(scorer: Scorer, given: Any, trace: Trace, *, has_gate: bool) -> lis
     ]
     if isinstance(given, Mapping):
         return terms
-    said, head = reward.feedback[:MAX_FEEDBACK] or None, SUCCESS if scorer.gate else name
-    found = [RewardTerm(name=head, value=reward.value, weight=weight, source=source, feedback=said), *terms]
+    message, head = reward.feedback[:MAX_FEEDBACK] or None, SUCCESS if scorer.gate else name
+    found = [RewardTerm(name=head, value=reward.value, weight=weight, source=source, feedback=message), *terms]
     return found if reward.turns is None else [*found, *_turns(scorer, reward.turns, trace)]
 
 
@@ -476,37 +485,43 @@ def _turns(scorer: Scorer, turns: Mapping[int, Mapping[str, float]], trace: Trac
 def _passed_on(scorer: Scorer, given: Signals, *, has_gate: bool) -> Iterator[RewardTerm]:
     """Signals that a scorer made itself. Beside a gate they are shaping, under the scorer's name; a guard of their own
     has nothing more to say then."""
-    for one in given:
-        if one.name == SAFETY:
-            yield replace(one, weight=0.0)
-        elif has_gate and one.name == GATED:
+    for term in given:
+        if term.name == SAFETY:
+            yield replace(term, weight=0.0)
+        elif has_gate and term.name == GATED:
             continue
-        elif scorer.gate and one.name == SUCCESS:
+        elif scorer.gate and term.name == SUCCESS:
             reward = scorer.reward(given)
             assert reward is not None
-            yield replace(one, value=reward.value, weight=scorer.weight)
+            yield replace(term, value=reward.value, weight=scorer.weight)
         else:
-            name = f"{scorer.name}.{one.name}" if has_gate else one.name
-            yield replace(one, name=name, weight=one.weight * scorer.weight)
+            name = f"{scorer.name}.{term.name}" if has_gate else term.name
+            yield replace(term, name=name, weight=term.weight * scorer.weight)
 
 
 def _costs(safety: Sequence[Scorer], given: Sequence[Any], measured: list[RewardTerm]) -> list[RewardTerm]:
     """The terms with the safety costs added; a cost that another scorer reported is part of the sum."""
     if not safety:
         return measured
-    told = [replace(one, name=f"{SAFETY}.{one.source}") for one in measured if one.name == SAFETY]
+    terms = [replace(term, name=f"{SAFETY}.{term.source}") for term in measured if term.name == SAFETY]
     costs: list[RewardTerm] = []
-    for one, value in zip(safety, given, strict=True):
-        reward = one.reward(value)
+    for scorer, value in zip(safety, given, strict=True):
+        reward = scorer.reward(value)
         if reward is None or reward.value < 0.0:
-            said = "nothing" if reward is None else f"{reward.value:g}"
-            why = f"is a safety scorer and gives {said}; what was not measured is not safe"
-            raise BadRecord(f"scorer {one.name}", why=why, remedy="return 0 where nothing was found, or a cost above 0")
-        name, source, said_of_it = f"{SAFETY}.{one.name}", f"scorer:{one.name}", reward.feedback[:MAX_FEEDBACK] or None
+            message = "nothing" if reward is None else f"{reward.value:g}"
+            why = f"is a safety scorer and gives {message}; what was not measured is not safe"
+            raise BadRecord(
+                f"scorer {scorer.name}", why=why, remedy="return 0 where nothing was found, or a cost above 0"
+            )
+        name, source, said_of_it = (
+            f"{SAFETY}.{scorer.name}",
+            f"scorer:{scorer.name}",
+            reward.feedback[:MAX_FEEDBACK] or None,
+        )
         costs.append(RewardTerm(name=name, value=reward.value, weight=0.0, source=source, feedback=said_of_it))
-    whole = fsum(one.value for one in (*told, *costs))
+    whole = fsum(term.value for term in (*terms, *costs))
     summed = RewardTerm(name=SAFETY, value=whole, weight=0.0, source="scorer:safety")
-    return [*(one for one in measured if one.name != SAFETY), summed, *told, *costs]
+    return [*(term for term in measured if term.name != SAFETY), summed, *terms, *costs]
 
 
 # By name
@@ -532,13 +547,13 @@ def load_scorer(reference: Any, *, connect: Connect | None = None) -> Scorer:
 
 
 def _own(named: str, about: dict[str, Any], options: dict[str, Any]) -> Scorer:
-    found = load_named(named, "scorer")
-    if isinstance(found, Scorer) and not options:
-        return replace(found, **about) if about else found
-    if not callable(found) or isinstance(found, Scorer):
-        why = "is a Scorer already, and takes no options" if isinstance(found, Scorer) else "is not a function"
+    scorer = load_named(named, "scorer")
+    if isinstance(scorer, Scorer) and not options:
+        return replace(scorer, **about) if about else scorer
+    if not callable(scorer) or isinstance(scorer, Scorer):
+        why = "is a Scorer already, and takes no options" if isinstance(scorer, Scorer) else "is not a function"
         raise BadInput(f"scorer {named}", why=why)
-    return Scorer(partial(found, **options) if options else found, **about)
+    return Scorer(partial(scorer, **options) if options else scorer, **about)
 
 
 def _ready(named: str, about: dict[str, Any], options: dict[str, Any], connect: Connect | None) -> Scorer:
@@ -581,10 +596,10 @@ def score_from(
     scorers = [load_scorer(block, connect=connect) for block in blocks]
     if len(scorers) == 1 and blocks[0].get("gate") is None and not scorers[0].is_group:
         scorers = [replace(scorers[0], gate=True)]
-    for one in scorers:
-        if one.is_group:
+    for scorer in scorers:
+        if scorer.is_group:
             why = "compares the attempts at a task with one another, which a worker cannot"
-            raise BadInput(f"scorer {one.name}", why=why, remedy="rescore the finished run with it")
+            raise BadInput(f"scorer {scorer.name}", why=why, remedy="rescore the finished run with it")
     combined = combine(scorers)
     refuse_blocking(check_scorers(combined.scorers, tasks))
     return combined
@@ -592,7 +607,7 @@ def score_from(
 
 def reward_range(blocks: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
     """The least and the most that a config's scorers can give; None where nothing bounds them."""
-    gates = [one for one in blocks if (one.get("gate") if one.get("gate") is not None else len(blocks) == 1)]
+    gates = [block for block in blocks if (block.get("gate") if block.get("gate") is not None else len(blocks) == 1)]
     if not gates:
         return None
     weight = float(gates[0].get("weight") or 1.0)

@@ -66,7 +66,7 @@ def marks(
     `found` is the evidence of the spans, where it is known already."""
     said = answer_of(spans) if answer is None else answer
     found = evidence(spans, said) if found is None else found
-    passing = [one.call.error is not None and is_busy(one.call.error) for one in found]
+    passing = [call.call.error is not None and is_busy(call.call.error) for call in found]
     shapes = [f"{o.call.tool} {json.dumps(o.call.arguments, sort_keys=True, default=str)}" for o in found]
     # Said before, word for word, to a tool that was not just busy.
     twice = [
@@ -74,22 +74,22 @@ def marks(
         for place in range(len(found))
     ]
     serving = _serving(found, needs, passing)
-    invented = any(one.call.error is not None for one in found) and _invents(spans, said, found)
+    invented = any(call.call.error is not None for call in found) and _invents(spans, said, found)
     made = []
-    for place, (one, is_double) in enumerate(zip(found, twice, strict=True)):
+    for place, (call, is_double) in enumerate(zip(found, twice, strict=True)):
         retry = _retry(place, shapes, found) if passing[place] else None
         counts = {place, *([retry] if retry is not None else [])} & serving and not is_double
         handled, turn = _handled(place, found, shapes, retry if passing[place] else place, passing[place], invented)
         idle: Idle = "duplicate" if is_double else "" if counts else "dummy"
         mark = CallMark(
-            turn=one.turn,
-            tool=one.call.tool,
-            structure=None if schemas is None else float(fits(one.call, schemas)),
-            choice=None if needs is None else float(one.call.tool in needs and not is_double),
-            utility=float(bool(one.used)),
+            turn=call.turn,
+            tool=call.call.tool,
+            structure=None if schemas is None else float(fits(call.call, schemas)),
+            choice=None if needs is None else float(call.call.tool in needs and not is_double),
+            utility=float(bool(call.used)),
             error_handling=float(handled),
             handled_in=turn,
-            has_worked=one.call.error is None,
+            has_worked=call.call.error is None,
             is_passing=passing[place],
             idle=idle,
         )
@@ -114,17 +114,17 @@ def signals(
         return (term("choice", 1.0, 1.0, None),)
     lasting = sum(not mark.is_passing for mark in found)
     part = 1.0 / max(1, lasting + len(missed))
-    told = [term("choice", 0.0, part, None) for _ in missed]
+    terms = [term("choice", 0.0, part, None) for _ in missed]
     for mark in found:
         own = 0.0 if mark.idle or mark.is_passing else part
         if mark.choice is not None:
-            told.append(term("choice", mark.choice, own, mark.turn))
+            terms.append(term("choice", mark.choice, own, mark.turn))
         if mark.structure is not None:
-            told.append(term("structure", mark.structure, own, mark.turn))
-        told.append(term("utility", mark.utility, own, mark.turn))
+            terms.append(term("structure", mark.structure, own, mark.turn))
+        terms.append(term("utility", mark.utility, own, mark.turn))
         handling = 0.0 if mark.idle else 1.0 / (len(found) + len(missed))
-        told.append(term("error_handling", mark.error_handling, handling, mark.handled_in))
-    return tuple(told)
+        terms.append(term("error_handling", mark.error_handling, handling, mark.handled_in))
+    return tuple(terms)
 
 
 def remarks(found: Sequence[CallMark], needs: Collection[str] | None = None) -> list[str]:
@@ -160,7 +160,7 @@ def names(given: Any) -> tuple[str, ...] | None:
 def schemas_in(task: Mapping[str, Any], catalog: Iterable[Mapping[str, Any]] = ()) -> Schemas | None:
     """Schemas of the tools that the task offers, given in full or by a known name; None where unknown."""
     tools = task.get("tools")
-    if isinstance(tools, list | tuple) and tools and all(isinstance(one, Mapping) for one in tools):
+    if isinstance(tools, list | tuple) and tools and all(isinstance(tool, Mapping) for tool in tools):
         try:
             return schemas_of(tools)
         except BadInput:
@@ -181,9 +181,9 @@ def _retry(place: int, shapes: Sequence[str], found: Sequence[CallEvidence]) -> 
 
 def _serving(found: Sequence[CallEvidence], needs: Collection[str] | None, passing: Sequence[bool]) -> set[int]:
     """The calls that count: those that led to the answer and, of a needed tool without one, the first that worked."""
-    counted = {place for place, one in enumerate(found) if one.used}
+    counted = {place for place, call in enumerate(found) if call.used}
     for tool in needs or ():
-        mine = [place for place, one in enumerate(found) if one.call.tool == tool and not passing[place]]
+        mine = [place for place, call in enumerate(found) if call.call.tool == tool and not passing[place]]
         if mine and not counted.intersection(mine):
             counted.add(next((place for place in mine if found[place].call.error is None), mine[0]))
     return counted
@@ -198,16 +198,16 @@ def _handled(
     invented: bool,
 ) -> tuple[bool, int | None]:
     """Whether the right thing was done about a call's error, and in which turn."""
-    one = found[place]
-    if one.call.error is None:
-        return True, one.turn
-    later = [after for after in range(place + 1, len(found)) if found[after].turn != one.turn or one.turn is None]
+    call = found[place]
+    if call.call.error is None:
+        return True, call.turn
+    later = [after for after in range(place + 1, len(found)) if found[after].turn != call.turn or call.turn is None]
     if is_passing:
-        return retry is not None, found[later[0]].turn if later else one.turn
-    reacted = found[later[0]].turn if later else one.turn
+        return retry is not None, found[later[0]].turn if later else call.turn
+    reacted = found[later[0]].turn if later else call.turn
     if any(shapes[after] == shapes[place] for after in later):
         return False, reacted
-    is_mended = any(found[after].call.tool == one.call.tool and found[after].call.error is None for after in later)
+    is_mended = any(found[after].call.tool == call.call.tool and found[after].call.error is None for after in later)
     return is_mended or not invented, reacted
 
 
@@ -221,8 +221,8 @@ def _invents(spans: Sequence[Span], answer: Any, found: Sequence[CallEvidence]) 
                     heard |= facts(message.get("content"))
         elif span.kind is SpanKind.MESSAGE and span.attributes.get("role") in ("system", "user"):
             heard |= facts([span.attributes.get("text"), span.attributes.get("content")])
-    for one in found:
-        heard |= one.fresh
+    for call in found:
+        heard |= call.fresh
     stated = facts(answer)
     unheard = stated - heard
     is_abstaining = bool(stated & ABSTAINING)

@@ -65,29 +65,29 @@ class TurnRewards:
         try:
             return self._measured(task, output, spans, signals)
         except Exception as error:
-            said = f"could not be measured: {told_error(error)}"[:MAX_FEEDBACK]
-            none = RewardTerm(name=TURN_REWARD, value=0.0, weight=0.0, source=TURN_SOURCE, turn=0, feedback=said)
+            message = f"could not be measured: {told_error(error)}"[:MAX_FEEDBACK]
+            none = RewardTerm(name=TURN_REWARD, value=0.0, weight=0.0, source=TURN_SOURCE, turn=0, feedback=message)
             return (*signals, none)
 
     def _measured(
         self, task: Any, output: Any, spans: Sequence[Span], signals: Sequence[RewardTerm]
     ) -> tuple[RewardTerm, ...]:
         spans = with_tool_calls(spans)
-        found = read(spans)
-        if not found:
+        turns = read(spans)
+        if not turns:
             return tuple(signals)
         item = _view(task)
         schemas, needs = self._offered(item, spans), tools.names(item.get("needs"))
         answer = answer_of(spans) if output is None else output
         facts_found = evidence(spans, answer)
-        own = _terms(found, facts_found, item, needs, schemas, answer, spans, signals)
+        own = _terms(turns, facts_found, item, needs, schemas, answer, spans, signals)
         if not self.has_tools:
             return (*signals, *own)
         marks = tools.marks(spans, needs=needs, schemas=schemas, answer=answer, found=facts_found)
         used = tools.signals(marks, needs, self.weights)
         if self.weights:
             return (*add_shaping(signals, used), *own)
-        return (*signals, *own, *(one for one in used if one.turn is not None))
+        return (*signals, *own, *(term for term in used if term.turn is not None))
 
     def _offered(self, item: Mapping[str, Any], spans: Sequence[Span]) -> tools.Schemas | None:
         """As the last request with tools gave them, else as the task names them; None where nothing is known."""
@@ -132,14 +132,14 @@ def _terms(
 ) -> list[RewardTerm]:
     """Five terms for each turn."""
     by_turn: dict[int, list[CallEvidence]] = {turn.index: [] for turn in found}
-    for one in facts_found:
-        by_turn.get(one.turn if one.turn is not None else 0, []).append(one)
-    judged = [one for one in signals if one.turn is None and not is_own(one)]
-    whole = {one.name.rpartition(".")[2]: one.value for one in judged}
+    for call in facts_found:
+        by_turn.get(call.turn if call.turn is not None else 0, []).append(call)
+    judged = [signal for signal in signals if signal.turn is None and not is_own(signal)]
+    whole = {term.name.rpartition(".")[2]: term.value for term in judged}
     heights = _heights(by_turn, item, needs, check_in(judged), is_answered=bool(answer))
     is_screened = whole.get(SCREENED) == 0.0  # a scorer has looked for secrets, and found none
     costs = _costs(found, spans, schemas, answer, whole.get("safety_cost", 0.0), is_screened=is_screened)
-    told: list[RewardTerm] = []
+    terms: list[RewardTerm] = []
     for turn in found:
         at = turn.index
         is_last = at == len(found) - 1
@@ -150,19 +150,19 @@ def _terms(
             "safety": 1.0 - costs.get(at, 0.0),
         }
         values[TURN_REWARD] = fsum(TURN[name] * value for name, value in values.items())
-        told += [
+        terms += [
             RewardTerm(
                 name=n, value=v, weight=0.0, source=EVIDENCE if n == "information_gain" else TURN_SOURCE, turn=at
             )
             for n, v in values.items()
         ]
-    return told
+    return terms
 
 
 def _gain(brought: Sequence[CallEvidence]) -> float:
     """The share of the new facts in a turn's results that led to the answer; a fact that two of them hold is one."""
-    fresh = frozenset[str]().union(*(one.fresh for one in brought))
-    used = frozenset[str]().union(*(one.used for one in brought))
+    fresh = frozenset[str]().union(*(call.fresh for call in brought))
+    used = frozenset[str]().union(*(call.used for call in brought))
     return len(used) / len(fresh) if fresh else 0.0
 
 
@@ -173,7 +173,7 @@ def _format(turn: Turn, schemas: tools.Schemas | None, asked_style: float | None
     if call.finish_reason == "length":
         return 0.0
     if calls:
-        return float(schemas is None or all(tools.fits(one, schemas) for one in calls))
+        return float(schemas is None or all(tools.fits(call, schemas) for call in calls))
     if not call.response.get("content"):
         return 0.0
     return 1.0 if asked_style is None else min(1.0, max(0.0, asked_style))
@@ -193,8 +193,10 @@ def _heights(
     of = len(set(needs or ())) + len(expected)
     tools_seen, facts_seen, heights = set[str](), set[str](), [0.0]
     for brought in by_turn.values():
-        tools_seen |= {one.call.tool for one in brought if one.call.error is None and one.call.tool in (needs or ())}
-        facts_seen |= expected & frozenset[str]().union(*(one.fresh for one in brought))
+        tools_seen |= {
+            call.call.tool for call in brought if call.call.error is None and call.call.tool in (needs or ())
+        }
+        facts_seen |= expected & frozenset[str]().union(*(call.fresh for call in brought))
         heights.append((len(tools_seen) + len(facts_seen)) / of if of else 0.0)
     if check is not None or not is_answered:  # without an answer nothing was reached
         heights[-1] = 0.0 if check is None else min(1.0, max(0.0, check.value))

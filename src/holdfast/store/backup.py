@@ -124,4 +124,4 @@ def _copied(source: Path, place: Path) -> list[int]:
         shutil.copy2(source, place)
         return [place.stat().st_size]
     shutil.copytree(source, place, dirs_exist_ok=True)
-    return [one.stat().st_size for one in place.rglob("*") if one.is_file()]
+    return [path.stat().st_size for path in place.rglob("*") if path.is_file()]

@@ -486,16 +486,20 @@ def _broken(store: Store, rules: Iterable[Rule]) -> Iterator[str]:
 
 def _sources(view: Transaction) -> Iterator[str]:
     """Releases that nothing could serve, and those that grew from none."""
-    found = [rows.release(row) for row in view.all(RELEASES, {})]
-    known = {(release.project, release.id) for release in found}
-    for release in found:
+    releases = [rows.release(row) for row in view.all(RELEASES, {})]
+    known = {(release.project, release.id) for release in releases}
+    for release in releases:
         if source_text(view, release.project, release.source) is None:
             yield f"release {release.id}: its source {release.source} is not there"
         if release.parent is not None and (release.project, release.parent) not in known:
             yield f"release {release.id}: its parent {release.parent} is not there"
     for identity, *columns, body in view.all(BODIES, {}):
-        one = rows.checkpoint((body,))
-        if [one.id, one.parent, *(astuple(one.artifact) if one.artifact else (None, None))] != [identity, *columns]:
+        checkpoint = rows.checkpoint((body,))
+        if [
+            checkpoint.id,
+            checkpoint.parent,
+            *(astuple(checkpoint.artifact) if checkpoint.artifact else (None, None)),
+        ] != [identity, *columns]:
             yield f"checkpoint {identity}: its record is of another"
     for version, sha256, body in view.all(RESOURCES, {}):
         if hash_of(body) != sha256:
@@ -526,9 +530,10 @@ def _judged(view: Transaction) -> Iterator[str]:
         if rows.judgement(row).id != identity:
             yield f"judgement {identity!s:.12}: is not the answer to what was asked"
     for body, *bound in view.all(BOUND, {}):
-        one = rows.calibration((body,))
-        if [one.judge, one.criterion, one.prompt, one.labels] != bound:
-            yield f"calibration of {bound[0]} on {bound[1]}: its record is of {one.judge} on {one.criterion}"
+        calibration = rows.calibration((body,))
+        if [calibration.judge, calibration.criterion, calibration.prompt, calibration.labels] != bound:
+            record = f"{calibration.judge} on {calibration.criterion}"
+            yield f"calibration of {bound[0]} on {bound[1]}: its record is of {record}"
 
 
 def _orders(view: Transaction) -> Iterator[str]:
@@ -537,8 +542,8 @@ def _orders(view: Transaction) -> Iterator[str]:
         (project, told["id"]): told for project, told in ((row[0], from_json(row[1])) for row in view.all(NOTED, {}))
     }
     for body, project, identity, answer in view.all(COMMANDS, {}):
-        found, told = rows.command((body,)), noted.get((project, identity), {})
-        said = (found.id, found.action, found.subject, from_json(answer))
+        command, told = rows.command((body,)), noted.get((project, identity), {})
+        said = (command.id, command.action, command.subject, from_json(answer))
         if said != (identity, *(told.get(name) for name in ("action", "subject", "answer"))):
             yield f"order {identity}: is not the one that the ledger has"
     yield from changed_tokens(view)
@@ -609,15 +614,15 @@ def _lost_rows(table: Table, view: Transaction) -> list[str]:
     counters = (view.one(COUNTER, {"topic": of.format(table.name)}) for of in (schema.COUNTED, schema.UNSUMMED))
     was, unsummed = ((row or (None,))[0] for row in counters)
     rows, summed = view.one(select(func.count(), func.count(table.c[schema.CHECKSUM])).select_from(table), {})
-    said = [f"{table.name}: has {rows} rows, and {was} were written"] if rows != was else []
+    lines = [f"{table.name}: has {rows} rows, and {was} were written"] if rows != was else []
     if unsummed is None or rows - summed > unsummed:
-        said.append(f"{table.name}: {rows - summed} rows have no checksum, and {unsummed} were written without")
+        lines.append(f"{table.name}: {rows - summed} rows have no checksum, and {unsummed} were written without")
     if "key" in table.c and rows:
         least, most = view.one(select(func.min(table.c.key), func.max(table.c.key)), {})
         given = view.one(GIVEN, {"name": table.name})
         if least < 1 or given is None or most > given[0]:
-            said.append(f"{table.name}: the row with key {most if least > 0 else least} was never given that number")
-    return said
+            lines.append(f"{table.name}: the row with key {most if least > 0 else least} was never given that number")
+    return lines
 
 
 def _weights(store: Store, quick: bool) -> Iterator[str]:

@@ -53,9 +53,9 @@ class Commands(OfProject):
         def operation(tx: Transaction) -> CommandResult:
             if not tx.is_sqlite:
                 tx.run(LOCK, {})
-            found = self._known(tx, command)
-            if found is not None:
-                return found
+            result = self._known(tx, command)
+            if result is not None:
+                return result
             answer = to_json(act(tx))
             values = self._of(id=command.id, body=dumps(command), role=str(role))
             tx.run(RECORD, {**values, "answer": answer, "at": command.at})
@@ -87,15 +87,17 @@ class Commands(OfProject):
             return None
         before = rows.command(row)
         if _content(before) != _content(command):
-            told = f"{before.action} {before.subject} by {before.who}"
-            raise Conflict(f"order {command.id}", why=f"was another one: {told}", remedy="give each order its own id")
+            message = f"{before.action} {before.subject} by {before.who}"
+            raise Conflict(
+                f"order {command.id}", why=f"was another one: {message}", remedy="give each order its own id"
+            )
         return CommandResult(body=from_json(row[1]), again=True)
 
 
 def _body(command: Command, role: str) -> dict[str, Any]:
     """What the ledger has of an order, what people look for first."""
-    told = {"action": command.action, "subject": command.subject, "why": command.why}
-    return {**told, "id": command.id, "args": dict(command.args), "role": str(role)}
+    payload = {"action": command.action, "subject": command.subject, "why": command.why}
+    return {**payload, "id": command.id, "args": dict(command.args), "role": str(role)}
 
 
 def _content(command: Command) -> tuple[str, ...]:
@@ -270,18 +272,18 @@ class Alerts(OfProject):
     def raise_(self, alert: Alert, *, who: str = WATCH) -> WriteFuture[Alert]:
         """The alert that stands then. One that stood already stays as it is, unless it has another severity now."""
         values = self._about(alert.code, alert.run)
-        told = {"severity": alert.severity.value, "message": plain_text(alert.message)}
+        payload = {"severity": alert.severity.value, "message": plain_text(alert.message)}
 
         def operation(tx: Transaction) -> Alert:
             row = tx.one(HELD_ALERT, values)
             if row is not None and rows.alert(row).severity is alert.severity:
                 return rows.alert(row)
             if row is None:
-                if tx.run(RAISE, {**values, **told, "at": alert.at}).rowcount == 0:  # another process was faster
+                if tx.run(RAISE, {**values, **payload, "at": alert.at}).rowcount == 0:  # another process was faster
                     return rows.alert(tx.one(FIND_ALERT, values))
             else:
-                tx.run(WORSE, {"alert": row[0], **told})
-            return self._note(tx, values, who, {"raise": values["code"], **told}, alert.at)
+                tx.run(WORSE, {"alert": row[0], **payload})
+            return self._note(tx, values, who, {"raise": values["code"], **payload}, alert.at)
 
         return self._db.write(operation)
 
@@ -338,7 +340,7 @@ class Alerts(OfProject):
 
 SCHEMA = 1
 NAME = "training-config-overrides"
-NAMES = frozenset(one.name for one in fields(Overrides))
+NAMES = frozenset(field.name for field in fields(Overrides))
 
 
 class OverridesFile:

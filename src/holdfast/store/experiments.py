@@ -101,8 +101,8 @@ class Trials(OfProject):
 
     def all(self, kind: str | None = None) -> list[Experiment]:
         """Newest first."""
-        found = [rows.experiment(row) for row in self._db.all(ALL, self._of())]
-        return [trial for trial in found if kind in (None, trial.kind)]
+        experiments = [rows.experiment(row) for row in self._db.all(ALL, self._of())]
+        return [trial for trial in experiments if kind in (None, trial.kind)]
 
     def expose(self, trial: str, unit: str, arm: str, *, now: float) -> WriteFuture[Exposure]:
         """The unit has the arm from now on; it keeps the first that it was given."""
@@ -138,7 +138,7 @@ class Trials(OfProject):
 
     def record(self, served: Sequence[ServedRequest]) -> WriteFuture[int]:
         """Keep what was served, and how many of it are new; of two with one id, the first stays."""
-        params = [self._params(one) for one in served]
+        params = [self._params(request) for request in served]
         trials = sorted({values["trial"] for values in params})
 
         def operation(tx: Transaction) -> int:
@@ -160,8 +160,8 @@ class Trials(OfProject):
         """What came of a request; False when there is no such request. Each value is told once: again is harmless,
         another value a Conflict."""
         given = {"success": success, "reward": reward, "safety_cost": safety_cost}
-        told: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        if not told:
+        payload: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        if not payload:
             raise BadInput(f"feedback on {request_id}", why="says nothing", remedy=f"give one of {', '.join(given)}")
 
         def operation(tx: Transaction) -> bool:
@@ -169,11 +169,11 @@ class Trials(OfProject):
             if row is None:
                 return False
             before = rows.served_request(row[2:], row[1])
-            for name, value in told.items():
+            for name, value in payload.items():
                 if getattr(before, name) not in (None, value):
                     why = f"{name} was told before: {getattr(before, name)}, not {value}"
                     raise Conflict(f"request {request_id}", why=why)
-            after = replace(before, **told)
+            after = replace(before, **payload)
             if after != before:
                 values = {name: getattr(after, name) for name in given}
                 tx.run(TELL, {"request": row[0], **values})

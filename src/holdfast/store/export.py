@@ -247,5 +247,5 @@ def _write_scorings(view: Transaction, run: Any, line: Callable[..., None]) -> N
         scoring = rows.scoring(row)
         line("scoring", scoring)
         for rollout, signals in scorings.pages(partial(view.all, scorings.AFTER), row[0]):
-            for told in signals:
-                line("scored", told, scoring=scoring.name, rollout=rollout)
+            for term in signals:
+                line("scored", term, scoring=scoring.name, rollout=rollout)

@@ -73,7 +73,7 @@ def _is_same(one: JudgeAssignment, other: JudgeAssignment) -> bool:
 class Judgements(OfProject):
     def save(self, artefacts: Iterable[EvalItem], *, now: float) -> WriteFuture[int]:
         """Keep what is judged; how many of it are new."""
-        params = [self._artefact(one, now) for one in artefacts]
+        params = [self._artefact(artefact, now) for artefact in artefacts]
         return self._db.write(lambda tx: tx.many(SAVE, params) if params else 0)
 
     def item(self, sha256: str) -> EvalItem:
@@ -98,8 +98,12 @@ class Judgements(OfProject):
         return None if row is None else rows.judgement(row)
 
     def of(self, criterion: str, *, judge: str | None = None, prompt: str | None = None) -> list[Judgement]:
-        found = [rows.judgement(row) for row in self._db.all(OF_CRITERION, self._of(criterion=criterion))]
-        return [one for one in found if judge in (None, one.judge) and prompt in (None, one.prompt)]
+        judgements = [rows.judgement(row) for row in self._db.all(OF_CRITERION, self._of(criterion=criterion))]
+        return [
+            judgement
+            for judgement in judgements
+            if judge in (None, judgement.judge) and prompt in (None, judgement.prompt)
+        ]
 
     def asked(self) -> list[tuple[str, str, str, int, float, float]]:
         """Judge, criterion, prompt; how many judgements, what they cost, and when the last was given."""
@@ -129,7 +133,7 @@ class Judgements(OfProject):
 
     def label(self, labels: Sequence[Label]) -> WriteFuture[int]:
         """Add them, each as the next version of its maker; how many are new. The same again is no new version."""
-        params = [self._label(one) for one in labels]
+        params = [self._label(label) for label in labels]
 
         def operation(tx: Transaction) -> int:
             added = 0
@@ -149,7 +153,7 @@ class Judgements(OfProject):
         found = [rows.label(row) for row in self._db.all(LABELS, self._of(criterion=criterion))]
         if history:
             return found
-        return list({(one.artefact, one.maker, one.who): one for one in found}.values())
+        return list({(label.artefact, label.maker, label.who): label for label in found}.values())
 
     def calibrate(self, calibration: Calibration, *, who: str) -> WriteFuture[None]:
         """Keep it; the ledger notes whether the judge is trusted, and why it is not."""
@@ -168,8 +172,8 @@ class Judgements(OfProject):
         """The newest of each judge, criterion and prompt."""
         found: dict[tuple[str, str, str], Calibration] = {}
         for row in self._db.all(CALIBRATIONS, self._of()):
-            one = rows.calibration(row)
-            found.setdefault((one.judge, one.criterion, one.prompt), one)
+            calibration = rows.calibration(row)
+            found.setdefault((calibration.judge, calibration.criterion, calibration.prompt), calibration)
         return list(found.values())
 
     def calibration(self, judge: str, criterion: str, prompt: str) -> Calibration | None:
@@ -184,15 +188,18 @@ class Judgements(OfProject):
 
         def operation(tx: Transaction) -> JudgeAssignment:
             is_new = tx.run(APPOINT, values).rowcount == 1
-            found = rows.judge_assignment(tx.one(ROLE, values))
+            assignment = rows.judge_assignment(tx.one(ROLE, values))
             known = (rows.judge_assignment(row) for row in tx.all(APPOINTED, values))
-            if other := next((one for one in known if one.role is not role and _is_same(one, wanted)), None):
+            if other := next(
+                (assignment for assignment in known if assignment.role is not role and _is_same(assignment, wanted)),
+                None,
+            ):
                 why = f"is the {other.role} judge of policy {policy}, and cannot be its {role} judge"
                 raise Conflict(f"judge {judge}", why=why, remedy="take another model for that")
             if is_new:
                 body = {"policy": policy, "judge": judge, "role": role.value}
                 ledger.append(tx, self._project, None, "judge", who, body, now)
-            return found
+            return assignment
 
         return self._db.write(operation)
 

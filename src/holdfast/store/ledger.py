@@ -82,7 +82,7 @@ class LedgerCheckpoints:
 
     def of(self, view: Transaction, *, key: bytes | None = None, copy: Path | None = None) -> list[Anchor]:
         """The lines about this store, of the file and of a copy; with a key, StoreCorrupt for one sealed otherwise."""
-        name, found = self.named(view), list[Anchor]()
+        name, anchors = self.named(view), list[Anchor]()
         for path in filter(None, (self.path, copy)):
             for line in _lines(path, is_copy=path == copy):
                 match = LINE.fullmatch(line)  # a line that was torn by a crash says nothing
@@ -92,8 +92,8 @@ class LedgerCheckpoints:
                 if key is not None and match[4] is not None and not compare_digest(match[4], _seal(key, sealed)):
                     why = f"the line of {path.name} about entry {match[1]} was not sealed with this key"
                     raise StoreCorrupt("ledger", why=why, remedy=OTHERWISE)
-                found.append(Anchor(int(match[1]), match[2], match[4]))
-        return found
+                anchors.append(Anchor(int(match[1]), match[2], match[4]))
+        return anchors
 
     def copy(self, view: Transaction, place: Path, *, up_to: int) -> None:
         """Add the lines about this store to another file: those that are not there, up to an entry."""
@@ -204,9 +204,9 @@ class Ledger(OfProject):
         # Before the chain: of what is noted later, nothing is missing now.
         anchors = self._db.reading(lambda view: self._checkpoints.of(view, key=key, copy=copy))
         noted = dict[int, list[str]]()
-        for one in anchors:
-            noted.setdefault(one.seq, []).append(one.sha256)
-        sealed = max((one.seq for one in anchors if one.seal is not None), default=0)
+        for anchor in anchors:
+            noted.setdefault(anchor.seq, []).append(anchor.sha256)
+        sealed = max((anchor.seq for anchor in anchors if anchor.seal is not None), default=0)
         previous, expected = GENESIS, 1
         names = [column.name for column in _c]
         for row in self._pages():

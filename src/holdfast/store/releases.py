@@ -34,17 +34,17 @@ FIRST = {"stage": "candidate", "share": 0, "is_known_good": False, "evidence": N
 
 def recompute(view: Transaction, project: str | None = None) -> Iterator[str]:
     """What is wrong with the project's releases, or with all, a sentence each."""
-    told: dict[Key, Parts] = {}
+    payload: dict[Key, Parts] = {}
     for seq, owner, body in view.all(ENTRIES, {}):
         if project in (None, owner):
             try:
-                _follow(told, owner, from_json(body))
+                _follow(payload, owner, from_json(body))
             except (KeyError, TypeError, ValueError, AttributeError):
                 yield f"ledger: entry {seq} says nothing about a release that makes sense"
     for owner, policy, number, *values in view.all(ROWS, {}):
         if project in (None, owner):
             name = f"{policy}@{number}"
-            known = told.pop((owner, name), None)
+            known = payload.pop((owner, name), None)
             if known is None:
                 yield f"release {name}: is not in the ledger"
             else:
@@ -52,7 +52,7 @@ def recompute(view: Transaction, project: str | None = None) -> Iterator[str]:
                 kept = source_text(view, owner, known["source"])
                 if kept is not None and known[SOURCE] not in (None, hash_of(kept)):
                     yield f"release {name}: its source {known['source']} is not what it was"
-    yield from (f"release {name}: is in the ledger, and not in the store" for _, name in told)
+    yield from (f"release {name}: is in the ledger, and not in the store" for _, name in payload)
 
 
 def _follow(told: dict[Key, Parts], project: str, body: Mapping[str, Any]) -> None:
@@ -408,9 +408,9 @@ class Releases(OfProject):
         """What the ledger says of the rollback that this one undoes; None when it undoes none."""
         if bad.id == good.id:
             raise BadInput(f"release {bad.id}", why="cannot be rolled back to itself", remedy="name the one before it")
-        for one in (bad, good):
-            if one.policy != policy:
-                raise BadInput(f"release {one.id}", why=f"is not one of {policy}")
+        for release in (bad, good):
+            if release.policy != policy:
+                raise BadInput(f"release {release.id}", why=f"is not one of {policy}")
         if bad.stage is Stage.ROLLED_BACK:
             raise Conflict(f"release {bad.id}", why="is rolled back by now", remedy=AGAIN)
         move(bad, Stage.ROLLED_BACK)
@@ -464,7 +464,7 @@ class Releases(OfProject):
 
 def taken_back(history: Sequence[LedgerEntry], release_id: str) -> Mapping[str, Any] | None:
     """What the ledger says of the last rollback that took it back."""
-    return next((one.body for one in reversed(history) if one.body.get("roll_back") == release_id), None)
+    return next((entry.body for entry in reversed(history) if entry.body.get("roll_back") == release_id), None)
 
 
 def is_undoable(taken: Mapping[str, Any]) -> bool:

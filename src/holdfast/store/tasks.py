@@ -27,14 +27,14 @@ CLOSED = select(_l.seq).where(given(_l, "run"), _l.kind == "prune").limit(1)
 
 def of_run(tx: Transaction, run: int, last: int | None = None) -> dict[str, Any] | None:
     """What is noted of the tasks of a run, up to the one with this key; None where it has none."""
-    found, count, after = hashlib.sha256(), 0, 0
+    digest, count, after = hashlib.sha256(), 0, 0
     while page := tx.all(AFTER, {"run": run, "after": after, "most": PAGE}):
         for key, *values in page:
             if last is not None and key > last:
-                return {"count": count, "last": last, "sha256": found.hexdigest()}
-            found.update(f"{to_json(values)}\n".encode())
+                return {"count": count, "last": last, "sha256": digest.hexdigest()}
+            digest.update(f"{to_json(values)}\n".encode())
             count, after = count + 1, key
-    return {"count": count, "last": last or after, "sha256": found.hexdigest()} if count else None
+    return {"count": count, "last": last or after, "sha256": digest.hexdigest()} if count else None
 
 
 def changed(view: Transaction) -> Iterator[str]:

@@ -267,10 +267,12 @@ class Experiences:
             if not page:
                 return []
             edges = {"run": params["run"], "first": page[0][0], "last": page[-1][0]}
-            told = _by_attempt(view.all(SIGNALS_OF_PAGE, edges), reward_term)
+            payload = _by_attempt(view.all(SIGNALS_OF_PAGE, edges), reward_term)
             did = _by_attempt(view.all(SPANS_OF_PAGE, edges), span) if spans else {}
             return [
-                rows.scored_rollout(row[2:], run, signals=tuple(told.get(row[1], ())), spans=tuple(did.get(row[1], ())))
+                rows.scored_rollout(
+                    row[2:], run, signals=tuple(payload.get(row[1], ())), spans=tuple(did.get(row[1], ()))
+                )
                 for row in page
             ]
 
@@ -286,7 +288,7 @@ def _by_attempt(found: list[Any], read: Any) -> dict[int, list[Any]]:
 
 def _breakdown(breakdown: RewardBreakdown, rollout: Rollout) -> RewardBreakdown:
     """An agent that failed was not right, and its gate is closed. Nobody had to score it for that."""
-    if rollout.status is not RolloutState.FAILED or any(one.name in CHECKED for one in breakdown.signals):
+    if rollout.status is not RolloutState.FAILED or any(signal.name in CHECKED for signal in breakdown.signals):
         return breakdown
     wrong = RewardTerm(name=CHECKED[0], value=0.0, source="rule:failed")
     closed = RewardTerm(name=GATED, value=1.0, weight=0.0, source="guard:failed")
@@ -349,8 +351,8 @@ class Rewards:
     def _check_turn(self, rollout: Rollout, told: RewardTerm) -> None:
         if told.turn is None:
             return
-        found = self._experiences.get(rollout.id)
-        turns = 0 if found is None else len(found.calls)
+        experience = self._experiences.get(rollout.id)
+        turns = 0 if experience is None else len(experience.calls)
         if told.turn >= turns:
             has = "no turns" if turns == 0 else f"{turns} turns, the last is {turns - 1}"
             raise BadInput(f"turn {told.turn}", why=f"rollout {rollout.id} has {has}", remedy="leave the turn out")
@@ -371,12 +373,12 @@ def _undecided(rollout: Rollout) -> Refused:
 
 def _is_there(rollout: Rollout, before: tuple[RewardTerm, ...], told: RewardTerm) -> bool:
     """Whether it was told already; Conflict where it was told otherwise."""
-    for one in before:
-        if (one.name, one.source, one.turn) == (told.name, told.source, told.turn):
-            if (one.value, one.weight) == (told.value, told.weight):
+    for term in before:
+        if (term.name, term.source, term.turn) == (told.name, told.source, told.turn):
+            if (term.value, term.weight) == (told.value, told.weight):
                 return True
             where = "" if told.turn is None else f" at turn {told.turn}"
-            why = f"{told.source} told {told.name}{where} before: {one.value:g} × {one.weight:g}"
+            why = f"{told.source} told {told.name}{where} before: {term.value:g} × {term.weight:g}"
             raise Conflict(
                 f"rollout {rollout.id}", why=why, remedy="what was told stands; give it another name or source"
             )

@@ -125,12 +125,12 @@ class Views:
 
     def of_step(self, run: str, step: str) -> list[Rollout]:
         """All rollouts of one durable step, in the order they were enqueued."""
-        found: list[Rollout] = []
+        rollouts: list[Rollout] = []
         params: dict[str, Any] = {"run": self._runs.key(run), "step": step, "most": PAGE_SIZE, "after": 0}
         while page := self._db.all(OF_STEP, params):
-            found += [rows.rollout(row, run, row[-1]) for row in page]
+            rollouts += [rows.rollout(row, run, row[-1]) for row in page]
             params["after"] = page[-1][0]
-        return found
+        return rollouts
 
     def is_done(self, run: str, *, step: str | None = None) -> bool:
         """Whether nothing of the run, or of one of its steps, is open any more; it does not count them."""

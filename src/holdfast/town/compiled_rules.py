@@ -200,7 +200,7 @@ def _numbers(rules: Rules) -> dict[str, float]:
     day, life, work, ties = v["ticks_per_day"], v["lifecycle"], v["employment"], v["ties"]
     queue, plan, pay, on = v["queues"], v["scheduler"], v["rewards"], v["stages"]["on"]
     spike = next((one.get("factor", 1.0) for one in v["trouble"] if one["id"] == "price_spike"), 1.0)
-    told = {
+    payload = {
         "day": day, "hour": day // 24, "residents": v["residents"],
         "grace": work["grace"], "absent_after": work["absent_after"], "late_fine": work["late_fine"] * MONEY,
         "absent_fine": work["absent_fine"] * MONEY, "most_absences": work["most_absences"],
@@ -228,7 +228,7 @@ def _numbers(rules: Rules) -> dict[str, float]:
     stages = ("work", "ties", "chat_rewards", "avoidance_rewards", "trouble", "personalities")
     assert set(stages) < set(STAGES)
     names = ("work", "ties", "chat", "avoid", "trouble", "traits")
-    return told | {f"with_{name}": stage in on for name, stage in zip(names, stages, strict=True)}
+    return payload | {f"with_{name}": stage in on for name, stage in zip(names, stages, strict=True)}
 
 
 def _venues(rules: Rules) -> tuple[NDArray[np.int16], NDArray[np.uint8]]:
@@ -353,7 +353,9 @@ def _jobs(rules: Rules, first_spot: list[int], n_things: int) -> dict[str, Ints]
 
 def _people(rules: Rules) -> dict[str, Any]:
     day, needs, profiles = rules["ticks_per_day"], rules["needs"], rules["profile"]
-    decay = [[_unit(needs[n]["decay"] * one.get("decay", {}).get(n, 1.0) / day) for n in NEEDS] for one in profiles]
+    decay = [
+        [_unit(needs[n]["decay"] * profile.get("decay", {}).get(n, 1.0) / day) for n in NEEDS] for profile in profiles
+    ]
     causes = rules["rewards"]["terminal"]
     return {
         "decay": np.array(decay, np.int64),
@@ -361,8 +363,8 @@ def _people(rules: Rules) -> dict[str, Any]:
         "low": np.array([_unit(needs[n]["low"]) for n in NEEDS], np.int64),
         "most_items": np.array([rules["items"][item] for item in ITEMS], np.int64),
         "starter": np.array([rules["lifecycle"]["starter_items"].get(item, 0) for item in ITEMS], np.int64),
-        "traits": np.array([[_unit(one["traits"][t]) for t in TRAITS] for one in profiles], np.int64),
-        "profile_upto": np.round(np.cumsum([one["share"] for one in profiles]) * 2**32).astype(np.int64),
+        "traits": np.array([[_unit(profile["traits"][t]) for t in TRAITS] for profile in profiles], np.int64),
+        "profile_upto": np.round(np.cumsum([profile["share"] for profile in profiles]) * 2**32).astype(np.int64),
         "terminal": np.array([0, *(_unit(causes[cause]) for cause in CAUSES)], np.int64),
     }
 
@@ -377,12 +379,12 @@ def _ties(rules: Rules) -> dict[str, Ints]:
 
 
 def _troubles(rules: Rules) -> dict[str, Ints]:
-    told, day = {one["id"]: one for one in rules["trouble"]}, rules["ticks_per_day"]
+    payload, day = {one["id"]: one for one in rules["trouble"]}, rules["ticks_per_day"]
     never = {"per_day": 0.0, "duration": [1, 1], "cooldown": 0}
-    rows = [told.get(name, never) for name in TROUBLES]
+    rows = [payload.get(name, never) for name in TROUBLES]
     return {
-        "trouble_chance": np.array([round(one["per_day"] / day * 2**32) for one in rows], np.int64),
-        "trouble_low": np.array([one["duration"][0] for one in rows], np.int64),
-        "trouble_high": np.array([one["duration"][1] for one in rows], np.int64),
-        "trouble_pause": np.array([one["cooldown"] for one in rows], np.int64),
+        "trouble_chance": np.array([round(row["per_day"] / day * 2**32) for row in rows], np.int64),
+        "trouble_low": np.array([row["duration"][0] for row in rows], np.int64),
+        "trouble_high": np.array([row["duration"][1] for row in rows], np.int64),
+        "trouble_pause": np.array([row["cooldown"] for row in rows], np.int64),
     }

@@ -304,8 +304,8 @@ def _tie(name: str, least: float) -> Arg:
 
 
 COMMANDS: Mapping[str, TownCommand] = {
-    one.name: one
-    for one in (
+    command.name: command
+    for command in (
         TownCommand(name="inspect", role="viewer", help="All about a resident.", plan=_inspect, args=(_WHO,)),
         TownCommand(name="queues", role="viewer", help="Who waits for what.", plan=_queues),
         TownCommand(name="price_spike", role="operator", help="Everything costs more.",
@@ -342,7 +342,7 @@ COMMANDS: Mapping[str, TownCommand] = {
 
 def docs() -> str:
     """Every command as a row of a Markdown table."""
-    rows = [f"| `{one.usage}` | {one.role} | {one.help} |" for one in COMMANDS.values()]
+    rows = [f"| `{command.usage}` | {command.role} | {command.help} |" for command in COMMANDS.values()]
     return "\n".join(("| command | role | what it does |", "|---|---|---|", *rows))
 
 
@@ -350,16 +350,16 @@ def described() -> list[dict[str, Any]]:
     """Every command for a program that draws buttons and forms."""
     return [
         {
-            "name": one.name,
-            "role": one.role,
-            "what": one.help,
-            "usage": one.usage,
+            "name": command.name,
+            "role": command.role,
+            "what": command.help,
+            "usage": command.usage,
             "args": [
                 {"name": a.name, "kind": a.kind, "what": a.help, "choices": list(a.choices), "default": a.default}
-                for a in one.args
+                for a in command.args
             ],
         }
-        for one in COMMANDS.values()
+        for command in COMMANDS.values()
     ]
 
 

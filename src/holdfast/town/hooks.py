@@ -175,7 +175,7 @@ class Hooks:
     @property
     def _asked(self) -> list[int]:
         """The affordances that are asked about before they begin."""
-        return [f for f, found in enumerate(self._hooks[BEFORE]) if found]
+        return [f for f, hooks in enumerate(self._hooks[BEFORE]) if hooks]
 
     def restrict(self, state: TownState, first_use: int, mask: NDArray[np.uint8]) -> None:
         """Takes from the mask what a hook refuses now."""

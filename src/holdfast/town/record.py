@@ -105,8 +105,8 @@ def inspect(path: Path) -> dict[str, Any]:
     """What a snapshot says about itself, whatever the rules."""
     about, arrays = _read(path)
     people = arrays["people"]
-    told = {"worlds": int(people.shape[0]), "residents": int(people.shape[1]), "alive": int(people["alive"].sum())}
-    return {key: value for key, value in about.items() if key not in ("notes", "arrays")} | told
+    payload = {"worlds": int(people.shape[0]), "residents": int(people.shape[1]), "alive": int(people["alive"].sum())}
+    return {key: value for key, value in about.items() if key not in ("notes", "arrays")} | payload
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Arrays]:
@@ -143,13 +143,13 @@ def _check_sizes(path: Path) -> None:
     """Refuses a file that would fill the memory: a kilobyte can unpack to a gigabyte, and an array say any shape."""
     left = LARGEST
     with zipfile.ZipFile(path) as packed:
-        for one in packed.infolist():
-            with packed.open(one) as file:
+        for info in packed.infolist():
+            with packed.open(info) as file:
                 version = np.lib.format.read_magic(file)
                 read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
                 shape, _, kind = read(file)
-            left -= one.file_size
-            if left < 0 or math.prod(shape) * kind.itemsize > one.file_size:
+            left -= info.file_size
+            if left < 0 or math.prod(shape) * kind.itemsize > info.file_size:
                 raise BadFile(str(path), f"unpacks to more than {LARGEST} bytes", "name a file that `town run` wrote")
 
 
@@ -157,7 +157,7 @@ def _tuples(fields: Any) -> Any:
     """JSON has no tuples, and a description of a record needs them."""
     if isinstance(fields, str):
         return fields
-    return [tuple(tuple(part) if isinstance(part, list) else part for part in one) for one in fields]
+    return [tuple(tuple(part) if isinstance(part, list) else part for part in field) for field in fields]
 
 
 def _difference(found: np.dtype[Any], wanted: np.dtype[Any]) -> str:
@@ -193,7 +193,7 @@ class ReplayScript:
 
 def write_script(path: Path, script: ReplayScript) -> None:
     lines: list[dict[str, Any]] = [{"replay": REPLAY, "seed": script.seed, "rules": script.rules}]
-    lines += [{"tick": one.tick, "name": one.name, "args": dict(one.args)} for one in script.commands]
+    lines += [{"tick": command.tick, "name": command.name, "args": dict(command.args)} for command in script.commands]
     lines.append({"ticks": script.ticks, "state": script.state})
     beside = path.with_name(path.name + ".part")
     beside.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -209,7 +209,7 @@ def read_script(path: Path) -> ReplayScript:
         for one in middle:
             _check_types(one, {"tick": int, "name": str, "args": dict})
         commands = tuple(CommandAtTick(tick=one["tick"], name=one["name"], args=one["args"]) for one in middle)
-        if [one.tick for one in commands] != sorted(one.tick for one in commands):
+        if [command.tick for command in commands] != sorted(command.tick for command in commands):
             raise BadFile(str(path), "its commands are not in order", "write them by tick")
         _check_types(end, {"ticks": int, "state": type(None) if end["state"] is None else str})
         return ReplayScript(

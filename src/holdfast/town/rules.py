@@ -200,7 +200,7 @@ def _with_own_mixes(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[
     """The merged rules. A mix of natures takes the place of one of its name: half of each would be none."""
     mixes = [part.get("personalities", {}) for part in (below, above)]
     out = merged(below, above)
-    return out | {"personalities": {**mixes[0], **mixes[1]}} if all(isinstance(one, Mapping) for one in mixes) else out
+    return out | {"personalities": {**mixes[0], **mixes[1]}} if all(isinstance(mix, Mapping) for mix in mixes) else out
 
 
 def checked(
@@ -253,7 +253,10 @@ class _Resolved:
         found: dict[str, dict[str, float]] = {}
         for name, shares in given.items() if isinstance(given, Mapping) else ():
             numbers = shares.values() if isinstance(shares, Mapping) else [None]
-            if not all(isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one <= 1 for one in numbers):
+            if not all(
+                isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number <= 1
+                for number in numbers
+            ):
                 self.bad(f"personalities.{name}", f"{shares!r:.80} is no mix", "give each nature a share from 0 to 1")
             elif not 0.999 <= (total := sum(numbers)) <= 1.001:
                 self.bad(f"personalities.{name}", f"the shares sum to {total:g}", "make them sum to 1")
@@ -265,7 +268,7 @@ class _Resolved:
 
     def _never(self, given: Any) -> tuple[str, ...]:
         words = given.get("never", []) if isinstance(given, Mapping) and not set(given) - {"never"} else None
-        if isinstance(words, list) and all(isinstance(one, str) and one.strip(" *") for one in words):
+        if isinstance(words, list) and all(isinstance(word, str) and word.strip(" *") for word in words):
             return tuple(words)
         self.bad("talk", f"{given!r:.80} is no list of words", 'write it like never = ["word", "begin*"]')
         return ()
@@ -276,7 +279,7 @@ class _Resolved:
             return
         entries = self.values.get("affordance")
         entries = list(entries) if isinstance(entries, list) else []
-        ids = [one.get("id") if isinstance(one, Mapping) else None for one in entries]
+        ids = [entry.get("id") if isinstance(entry, Mapping) else None for entry in entries]
         for name, hooks in given.items():
             if name not in ids:
                 self.bad(f"hooks.{name}", "is no affordance", f"use one of {', '.join(map(str, ids))}")
@@ -300,9 +303,9 @@ class _Resolved:
             self.bad(f"personalities.{profile}", "there is no such profile", f"there are {known}")
             return
         mix, ids = self.mixes[profile], []
-        if isinstance(natures, list) and all(isinstance(one, Mapping) for one in natures):
-            ids = [one.get("id") for one in natures]
-            self.values["profile"] = [{**one, "share": mix.get(one.get("id"), 0.0)} for one in natures]
+        if isinstance(natures, list) and all(isinstance(nature, Mapping) for nature in natures):
+            ids = [nature.get("id") for nature in natures]
+            self.values["profile"] = [{**nature, "share": mix.get(nature.get("id"), 0.0)} for nature in natures]
         if absent := [name for name in mix if name not in ids]:
             self.bad(f"personalities.{profile}", f"there is no nature {absent[0]}", f"use {', '.join(map(str, ids))}")
 

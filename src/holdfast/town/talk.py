@@ -122,8 +122,8 @@ class NarrationState:
 
     def plain(self) -> dict[str, Any]:
         """For a snapshot."""
-        told = {"last": self.last, "by_kind": dict(self.by_kind), "recent": dict(self.recent)}
-        return told | {"told": list(self.told)}
+        payload = {"last": self.last, "by_kind": dict(self.by_kind), "recent": dict(self.recent)}
+        return payload | {"told": list(self.told)}
 
 
 def limiter(plain: Mapping[str, Any]) -> NarrationState:

@@ -138,7 +138,7 @@ def spec_for(trial: TargetTrial) -> RunSpec:
 
 def outcome(trial: TargetTrial, steps: Sequence[StepRecord]) -> tuple[TargetTrial, Rows] | None:
     """None while its last step is missing."""
-    return next(((trial, one.body[ROWS]) for one in steps if one.name == ROWS), None)
+    return next(((trial, step.body[ROWS]) for step in steps if step.name == ROWS), None)
 
 
 # What a trial does ---------------------------------------------------------------------------------------------------
@@ -151,8 +151,8 @@ def grader(arm: str) -> Score:
     def paid(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
         careless, guarded = naive_score(task, output, spans)[:1], score(task, output, spans)
         if arm == GUARDED:
-            return *guarded, *(replace(one, weight=0.0) for one in careless)
-        return *careless, *(replace(one, weight=0.0) for one in guarded if one.name != "gated")
+            return *guarded, *(replace(term, weight=0.0) for term in careless)
+        return *careless, *(replace(term, weight=0.0) for term in guarded if term.name != "gated")
 
     return paid if arm in (CARELESS, GUARDED) else score
 
@@ -193,8 +193,8 @@ async def learning(trial: TargetTrial, run: DurableRun) -> None:
 
 def compared(target: str, at: str, count: int, *, ctx: StepContext) -> dict[str, Any]:
     """The figures of each held-out task: of both versions, or of the one that learnt where arms are compared."""
-    found = ctx.store.experiences.of([one.id for one in ctx.store.views.of_step(ctx.run, at)])
-    known = {one.rollout.partition("/")[2]: one for one in found}
+    experiences = ctx.store.experiences.of([rollout.id for rollout in ctx.store.views.of_step(ctx.run, at)])
+    known = {experience.rollout.partition("/")[2]: experience for experience in experiences}
     arms = (CANDIDATE,) if target == HACKING else (BASELINE, CANDIDATE)
     names = [[f"proof-0-{arm}-{place}-0" for arm in arms] for place in range(count)]
     return {ROWS: [_joined(row_of(target, known.get(name)) for name in task) for task in names]}
@@ -205,7 +205,7 @@ def row_of(target: str, experience: Experience | None) -> Row | None:
     for. An agent that failed was not right."""
     if experience is None:
         return None
-    values = {one.name: one.value for one in experience.signals}
+    values = {signal.name: signal.value for signal in experience.signals}
     if "success" not in values and experience.state is not RolloutState.FAILED:
         return None
     is_right = values.get("success", 0.0) > 0.0
@@ -232,7 +232,7 @@ async def thinking(trial: TargetTrial, run: DurableRun) -> None:
 
 
 def thought(names: Sequence[str], batch: Batch, *, ctx: StepContext) -> dict[str, Any]:
-    known = {one.rollout.partition("/")[2]: one for one in ctx.experiences(batch)}
+    known = {experience.rollout.partition("/")[2]: experience for experience in ctx.experiences(batch)}
     return {ROWS: [row_of(THINKING, known.get(name)) for name in names]}
 
 
@@ -250,7 +250,7 @@ async def judging(trial: TargetTrial, run: DurableRun) -> None:
     batches = []
     for split in (CALIBRATED, "test"):
         tasks = [given(task) for task in generate(split, trial.seed, trial.test_tasks, TARGETS[EVALUATION].dials)]
-        work = [one for name in MODELS for one in _work(f"{split}.{name}", Model(name), tasks, Split(split))]
+        work = [work for name in MODELS for work in _work(f"{split}.{name}", Model(name), tasks, Split(split))]
         batches.append(await run.step(f"{split}/collect", collect, work, 1, TIMEOUT_S, title=f"answers, {split}"))
     await run.step(ROWS, partial(agreed, trial), *batches, title="what the judges say")
 
@@ -264,17 +264,17 @@ def agreed(trial: TargetTrial, calibrating: Batch, asked: Batch, *, ctx: StepCon
         _answers(ctx.experiences(batch), split, trial.seed)
         for batch, split in ((calibrating, "train"), (asked, "test"))
     )
-    told = {one.artefact: one for one in labels([answer for _, answer in known], on.id, now=ctx.now())}
-    made = calibrate(on, judge.judge(on, [eval_item(one) for _, one in known]), told, now=ctx.now())
-    items = [eval_item(one) for _, one in new]
-    scores = {item.sha256: said.score for item, said in zip(items, judge.judge(on, items), strict=True)}
-    read = replace(judge, probabilities=lambda some: [scores[one.sha256] for one in some])  # each is read once
+    payload = {label.artefact: label for label in labels([answer for _, answer in known], on.id, now=ctx.now())}
+    made = calibrate(on, judge.judge(on, [eval_item(answer) for _, answer in known]), payload, now=ctx.now())
+    items = [eval_item(answer) for _, answer in new]
+    scores = {item.sha256: judgement.score for item, judgement in zip(items, judge.judge(on, items), strict=True)}
+    read = replace(judge, probabilities=lambda some: [scores[item.sha256] for item in some])  # each is read once
     court = Court(tiers={on.id: [[read]]}, calibrated=lambda *_: made)
     rows = [[0.0, 0.0, 0.0] for _ in range(trial.test_tasks)]
-    for (place, one), item in zip(new, items, strict=True):
+    for (place, answered), item in zip(new, items, strict=True):
         ctx.check()
         alone = (scores[item.sha256] or 0.0) >= 0.5
-        for column, agrees in enumerate((alone == one.is_right, _verdict(court, item) == one.is_right, True)):
+        for column, agrees in enumerate((alone == answered.is_right, _verdict(court, item) == answered.is_right, True)):
             rows[place][column] += agrees
     standing = {"standing": str(made.standing), "reasons": list(made.reasons), "labels": made.n}
     return {ROWS: [row if row[2] else None for row in rows], **standing}
@@ -284,23 +284,23 @@ def _verdict(court: Court, item: EvalItem) -> bool:
     """Right where no rule of any criterion refutes it and the calibrated judge takes it for more likely right than not.
     Who has nothing to say has not said that it is right."""
     opinions = asyncio.run(court.opinions(item))
-    probability = next(one.probability for one in opinions if one.criterion == CRITERIA["correctness"].id)
-    return probability is not None and probability >= 0.5 and not any(one.holds is False for one in opinions)
+    probability = next(opinion.probability for opinion in opinions if opinion.criterion == CRITERIA["correctness"].id)
+    return probability is not None and probability >= 0.5 and not any(opinion.holds is False for opinion in opinions)
 
 
 def _answers(experiences: Sequence[Experience], paddings: str, seed: int) -> list[tuple[int, Answered]]:
     """Lists every answer with the place of its task, and the twins that are made of some."""
     found: list[tuple[int, Answered]] = []
-    for one in experiences:
-        said = [call for call in one.calls if not call.response.get("tool_calls")]
-        output = str(said[-1].response.get("content") or "") if said else ""
-        name, _, place = one.rollout.partition(".")[2].rpartition("-")
-        is_right = any(term.name == "success" and term.value > 0.0 for term in one.signals)
-        talk = conversation(one.input, output, one.spans)
-        found.append((int(place), Answered(task=one.input, messages=talk, author=name, is_right=is_right)))
-    places = {id(one.task): place for place, one in found}
-    made = twins([one for _, one in found], Random(f"{paddings} {seed}"), PADDINGS[paddings], TWINS)
-    return [*found, *((places[id(one.task)], one) for one in made)]
+    for experience in experiences:
+        calls = [call for call in experience.calls if not call.response.get("tool_calls")]
+        output = str(calls[-1].response.get("content") or "") if calls else ""
+        name, _, place = experience.rollout.partition(".")[2].rpartition("-")
+        is_right = any(term.name == "success" and term.value > 0.0 for term in experience.signals)
+        talk = conversation(experience.input, output, experience.spans)
+        found.append((int(place), Answered(task=experience.input, messages=talk, author=name, is_right=is_right)))
+    places = {id(answer.task): place for place, answer in found}
+    made = twins([answer for _, answer in found], Random(f"{paddings} {seed}"), PADDINGS[paddings], TWINS)
+    return [*found, *((places[id(answer.task)], answer) for answer in made)]
 
 
 # What it comes to ----------------------------------------------------------------------------------------------------
@@ -341,7 +341,7 @@ def weigh(target: Target, trials: Sequence[tuple[TargetTrial, Rows]], *, rng: np
     if len(tables) < 2:
         why = f"{len(tables)} seeds have figures of every arm"
         raise BadInput(f"target {target.name}", why=why, remedy="run two seeds or more")
-    means = np.mean([one.mean(axis=0) for one in tables], axis=0)
+    means = np.mean([table.mean(axis=0) for table in tables], axis=0)
     reach, (before, after) = nested(tables, target.effect, rng=rng), target.rates(means)
     is_met = reach.low >= target.target
     why = f"the lower end of its interval {'reaches' if is_met else 'does not reach'} the target"
@@ -360,9 +360,9 @@ def weigh(target: Target, trials: Sequence[tuple[TargetTrial, Rows]], *, rng: np
         target=target.target,
         baseline=before,
         after=after,
-        n=sum(len(one) for one in tables),
+        n=sum(len(table) for table in tables),
         seeds=len(tables),
-        by_seed=[target.effect(one.mean(axis=0)) for one in tables],
+        by_seed=[target.effect(table.mean(axis=0)) for table in tables],
         loss=loss,
         why=why,
     )
@@ -377,7 +377,7 @@ def _tables(target: Target, found: Sequence[tuple[TargetTrial, Rows]]) -> list[N
         if None not in arms:
             rows = [_joined(task) for task in zip(*arms, strict=True)]
             tables.append(np.asarray([row for row in rows if row is not None], float))
-    return [one for one in tables if one.size]
+    return [table for table in tables if table.size]
 
 
 def page(results: Sequence[TargetResult], *, is_quick: bool) -> str:
@@ -386,8 +386,8 @@ def page(results: Sequence[TargetResult], *, is_quick: bool) -> str:
 
     how: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     sheet = Environment(loader=PackageLoader("holdfast.workloads"), autoescape=True, **how).get_template("targets.html")
-    met = sum(one.met for one in results)
-    return str(sheet.render(rows=[_row(one) for one in results], met=met, is_quick=is_quick))
+    met = sum(target.met for target in results)
+    return str(sheet.render(rows=[_row(target) for target in results], met=met, is_quick=is_quick))
 
 
 def _row(one: TargetResult) -> dict[str, Any]:
@@ -430,8 +430,8 @@ MULTI_STEP = ("two", "three", "four", "flaky", "failing")  # two to four calls, 
 TEMPTING = Dials(families=("trivial", "unoffered", "missing", "calendar"))
 TRIVIAL = Dials(families=("trivial",), distractors=0)  # no tool is offered: trivial by the budgets' own table, too
 TARGETS: Mapping[str, Target] = {
-    one.name: one
-    for one in (
+    target.name: target
+    for target in (
         Target(
             name=ADOPTION,
             title="tool adoption",

@@ -55,8 +55,8 @@ def anneal_drill(store: Store, maker: TownMaker, drive: Drive) -> Iterator[Drill
     """Control passes to a network that was taught nothing: it has to go back to the script by itself."""
     report = school_report(store, drive(school_spec(maker, seed=1, school=UNTAUGHT, proof=PROOF)))
     anneal = report.anneal or {"share": 1.0, "windows": []}
-    told = ", ".join(f"{one['share']:.0%} lost {one['loss']:.0%}: {one['action']}" for one in anneal["windows"])
-    yield _check("an anneal that hurts goes back by itself", anneal["share"] == 0.0, told or "there was no anneal")
+    message = ", ".join(f"{one['share']:.0%} lost {one['loss']:.0%}: {one['action']}" for one in anneal["windows"])
+    yield _check("an anneal that hurts goes back by itself", anneal["share"] == 0.0, message or "there was no anneal")
     live = store.releases.live(LINE)
     is_left = report.decision is None and report.release is None and live is None
     yield _check("and proposes no version", is_left, report.why or f"{report.release} was proposed")
@@ -81,8 +81,8 @@ def swap_drill(
             life.step()
         states.append(life.env.state.sha256())
         took = [tick - began for tick, version in mind.swaps if tick >= began and version == wanted]
-        told = f"{mind.version} drives it" + (f" from tick {took[0]} on" if took else "")
-        return _check(name, mind.version == wanted and all(tick < FOLLOWED for tick in took), told)
+        message = f"{mind.version} drives it" + (f" from tick {took[0]} on" if took else "")
+        return _check(name, mind.version == wanted and all(tick < FOLLOWED for tick in took), message)
 
     yield lived("a town runs by scripts", first.id)
     _promote(store, taught, now())
@@ -139,8 +139,8 @@ def _damaged(store: Store, release: Release, clone: str, now: float) -> Release:
     data[-1] ^= 1
     file.write_bytes(data)
     broken = policy.at(clone)
-    told: dict[str, Any] = {"kind": PolicyKind.NETWORK, "manifest": {"policy": policy_record(broken)}}
-    return store.releases.add(policy=LINE, source=broken.source, who=WHO, now=now, **told).result()
+    payload: dict[str, Any] = {"kind": PolicyKind.NETWORK, "manifest": {"policy": policy_record(broken)}}
+    return store.releases.add(policy=LINE, source=broken.source, who=WHO, now=now, **payload).result()
 
 
 def _check(name: str, holds: bool, found: str) -> DrillCheck:

@@ -96,19 +96,19 @@ def kpis_of(windows: Sequence[Sequence[Kpis]]) -> dict[str, dict[str, Any]]:
     for found in wrong:
         green = 0 if found else green + 1
     detail = "; ".join(f"window {number}: {found[0]}" for number, found in enumerate(wrong, 1) if found)
-    told: dict[str, dict[str, Any]] = {"green_windows": {"value": green, "of": here, "detail": detail}}
+    payload: dict[str, dict[str, Any]] = {"green_windows": {"value": green, "of": here, "detail": detail}}
     last = rounded(means[-1]) if means else {}
     named = {limit.kpi for limit in LIMITS} | {"reward", "chats"}
-    return told | {name: {"value": value, "of": here} for name, value in last.items() if name in named}
+    return payload | {name: {"value": value, "of": here} for name, value in last.items() if name in named}
 
 
 def _mean(window: Sequence[Kpis]) -> dict[str, float | None]:
     """Over the towns in which each figure could be measured."""
-    told: dict[str, float | None] = {}
+    payload: dict[str, float | None] = {}
     for name in window[0]:
         known = [value for one in window if (value := one[name]) is not None]
-        told[name] = float(np.mean(known)) if known else None
-    return told
+        payload[name] = float(np.mean(known)) if known else None
+    return payload
 
 
 # Golden towns --------------------------------------------------------------------------------------------------------
@@ -188,11 +188,13 @@ def golden_findings(maker: Towns, store: Store, line: str, *, now: float, who: s
 
 def check_signed(maker: Towns, store: Store, line: str, *, who: str, now: float, at: str = "") -> None:
     """BadInput where the town has changed, and nobody has signed that; `at` are the options that find the store."""
-    changed = [one for one in golden_findings(maker, store, line, now=now, who=who) if one.count and one.blocks]
+    changed = [
+        finding for finding in golden_findings(maker, store, line, now=now, who=who) if finding.count and finding.blocks
+    ]
     if changed:
         name = golden_name(maker, line)
         kinds = {"observation_hash": "what residents see", "reward_hash": "what they are paid"}
-        told = " and ".join(kinds[one.name] for one in changed if one.name in kinds) or changed[0].name
-        why = f"{told} changed since it was recorded, and nobody has signed that: the gate stays closed"
+        message = " and ".join(kinds[finding.name] for finding in changed if finding.name in kinds) or changed[0].name
+        why = f"{message} changed since it was recorded, and nobody has signed that: the gate stays closed"
         remedy = f"if it is wanted: holdfast prove golden sign {name} --why WHY{at}"
         raise BadInput(f"golden {name}", why=why, remedy=remedy)

@@ -59,9 +59,9 @@ def explained() -> Iterator[None]:
     except BadRules as error:
         faults = [str(fault) for fault in error.faults]
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        told = BadInput(f"rules {error.source}", why=faults[0] + more if faults else "are not whole")
-        told.add_note("\n".join(faults))
-        raise told from error
+        bad_input = BadInput(f"rules {error.source}", why=faults[0] + more if faults else "are not whole")
+        bad_input.add_note("\n".join(faults))
+        raise bad_input from error
     except BadFile as error:
         raise BadInput(error.what, why=error.why, remedy=error.remedy) from error
     except HookFailed as error:
@@ -111,10 +111,15 @@ def stage_table(log: Path, rules: Rules) -> list[dict[str, Any]]:
             greens = greens + 1 if entry["what"] == "window" and entry["green"] else 0
             best = max(best, greens)
         windows = [entry for entry in own if entry["what"] == "window"]
-        told = {"windows": len(windows), "green_in_a_row": best, "needed": needed, "on": stage in rules["stages"]["on"]}
+        payload = {
+            "windows": len(windows),
+            "green_in_a_row": best,
+            "needed": needed,
+            "on": stage in rules["stages"]["on"],
+        }
         why = next((entry["why"] for entry in own if entry["what"] == "override"), None)
         reasons = windows[-1]["reasons"] if windows else []
-        found.append({"stage": stage, "allowed": stage in allowed, **told, "override": why, "reasons": reasons})
+        found.append({"stage": stage, "allowed": stage in allowed, **payload, "override": why, "reasons": reasons})
     return found
 
 
@@ -147,8 +152,10 @@ def hook_table(rules: Rules) -> list[dict[str, str]]:
         for stage, names in hooks_of(entry).items()
         for name in names
     ]
-    unused = [one for name, one in HOOKS.items() if name not in rules.hooks]
-    free = [{"affordance": "", "stage": "/".join(one.stages), "hook": one.name, "what": one.summary} for one in unused]
+    unused = [hook for name, hook in HOOKS.items() if name not in rules.hooks]
+    free = [
+        {"affordance": "", "stage": "/".join(hook.stages), "hook": hook.name, "what": hook.summary} for hook in unused
+    ]
     return used + free
 
 
@@ -211,8 +218,8 @@ def bench(
         env.step(env.scripted())
     took = clock() - began
     steps = worlds * env.residents * ticks
-    told = {"worlds": float(worlds), "residents": float(env.residents), "ticks": float(ticks), "seconds": took}
-    return told | {"agent_steps_per_s": steps / took, "tick_ms": 1000 * took / ticks}
+    payload = {"worlds": float(worlds), "residents": float(env.residents), "ticks": float(ticks), "seconds": took}
+    return payload | {"agent_steps_per_s": steps / took, "tick_ms": 1000 * took / ticks}
 
 
 def measure_worlds(env: Env, step: Callable[[], None], ticks: int) -> list[dict[str, float | None]]:
@@ -371,16 +378,16 @@ class Life:
         """Records an arrival or an exit, and starts its scene."""
         kind, tick, seat = KINDS[int(event["kind"])], int(event["tick"]), int(event["a"])
         if kind in ("arrival", "exit"):  # another sits there now, who was told nothing and whom nobody spoke of
-            self._heard = {who: one for who, one in self._heard.items() if seat not in (who, one.about)}
+            self._heard = {who: heard for who, heard in self._heard.items() if seat not in (who, heard.about)}
         if kind == "arrival":
             self._playing = talk.arrival(self._playing, tick=tick, seat=seat, name=self.name(seat))
         elif kind == "exit":
             cause, days = GONE[int(event["b"]) - 1], int(event["value"]) / int(self.env.law.n["day"])
-            one = Left(tick=tick, name=self.name(seat), days=round(days, 2), cause=cause)
-            self.left.append(one)
+            left = Left(tick=tick, name=self.name(seat), days=round(days, 2), cause=cause)
+            self.left.append(left)
             self.left_for[cause] += 1
             why = talk.LEAVES_FOR[cause]
-            self._playing = talk.departure(self._playing, tick=tick, seat=seat, name=one.name, days=days, why=why)
+            self._playing = talk.departure(self._playing, tick=tick, seat=seat, name=left.name, days=days, why=why)
 
     def _line(self, line: talk.Line) -> dict[str, Any]:
         about = line.kind not in ("trouble_begins", "trouble_ends", "restock")
@@ -431,8 +438,8 @@ class Life:
         seat = self._order[place]
         if not self.env.state.people["alive"][0, seat]:
             raise NotFound(f"resident {place}", why="has left town")
-        told: dict[str, Any] = look(self.env, seat)
-        return {"resident": place, "name": self.name(seat), **told}
+        payload: dict[str, Any] = look(self.env, seat)
+        return {"resident": place, "name": self.name(seat), **payload}
 
     # Ordering --------------------------------------------------------------------------------------------------------
 
@@ -468,7 +475,7 @@ class Life:
     def answer(self, plan: console.CommandPlan, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to an order; with a pseudonymizer, without seats."""
         if self.veil.key is None:
-            return {"said": plan.summary, "actions": [asdict(one) for one in plan.actions], "told": plan.answer}
+            return {"said": plan.summary, "actions": [asdict(action) for action in plan.actions], "told": plan.answer}
         return {"said": f"{name} is done" if plan.actions else name, "actions": [], "told": None}
 
     def _seats(self, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -486,8 +493,8 @@ class Life:
     def save(self, path: Path) -> str:
         """Saves the whole world and the state of the narration."""
         notes = {"limiter": self._limiter.plain(), "vignettes": self._playing.plain(), "seen": self._seen}
-        notes |= {"seed": self.seed, "commands": [asdict(one) for one in self.commands]}
-        notes["heard"] = [[who, one.about, one.is_good] for who, one in self._heard.items()]
+        notes |= {"seed": self.seed, "commands": [asdict(command) for command in self.commands]}
+        notes["heard"] = [[who, heard.about, heard.is_good] for who, heard in self._heard.items()]
         return record.save(path, self.env.state, self.rules, notes)
 
     def restore(self, path: Path) -> None:

@@ -45,11 +45,11 @@ class StaticToken:
 
 def role_of(badges: Iterable[StaticToken], given: str | None) -> Caller | None:
     """The caller of this token. All tokens are compared, in constant time, because people choose guessable ones."""
-    found = None
+    caller = None
     for badge in badges:
         if given is not None and hmac.compare_digest(badge.token.encode(), given.encode()):
-            found = Caller(label=badge.label or badge.role, role=Role(badge.role))
-    return found
+            caller = Caller(label=badge.label or badge.role, role=Role(badge.role))
+    return caller
 
 
 # Orders --------------------------------------------------------------------------------------------------------------
@@ -128,12 +128,12 @@ class TownCommandService:
             known = None if is_look else self._known(order)
             if known is not None:
                 return known | {"again": True}
-            told = (self._look if order.is_dry else self._do)(order.name, order.args)
+            payload = (self._look if order.is_dry else self._do)(order.name, order.args)
         except HoldfastError as error:
             if not is_look:
                 self._refuse(order, error)
             raise
-        answer = {"id": order.id, "name": order.name, **({"dry_run": True} if order.is_dry else {}), **told}
+        answer = {"id": order.id, "name": order.name, **({"dry_run": True} if order.is_dry else {}), **payload}
         if not is_look:
             self._keep(order, answer)
         return answer
@@ -161,8 +161,8 @@ class TownCommandService:
         args = dict(order.args)
         if "refused" in more and len(json.dumps(args)) > MOST_KEPT:
             args = {"…": f"{len(args)} that are not kept"}
-        told = {"what": "order", "id": order.id, "name": order.name[:LONGEST], "args": args}
-        self._audit.add({"at": self._clock(), **told, "who": order.caller.label, "role": order.caller.role, **more})
+        payload = {"what": "order", "id": order.id, "name": order.name[:LONGEST], "args": args}
+        self._audit.add({"at": self._clock(), **payload, "who": order.caller.label, "role": order.caller.role, **more})
 
 
 def _asked(order: TownOrder) -> str:
@@ -349,7 +349,7 @@ def page(soak: Soak, *, command: str, date: str, machine: str) -> str:
         f"| {look.tick:,} | {look.seconds:,.0f} | {look.memory_mb:.1f} | {look.here} | `{look.state[:16]}` |"
         for look in soak.looks
     ]
-    lasts = [f"- tick {one.tick:,}: {one.name}, after {one.days:g} days ({one.cause})" for one in soak.last_left]
+    lasts = [f"- tick {left.tick:,}: {left.name}, after {left.days:g} days ({left.cause})" for left in soak.last_left]
     return "\n".join(
         (
             "# A long life of the town",

@@ -241,10 +241,10 @@ class Runner:
         if name in OWN:
             self.is_paused = name == "pause"
             return {"said": "the town stands still" if self.is_paused else "the town goes on"}
-        told = self.life.order(name, args)
+        payload = self.life.order(name, args)
         if self.is_paused and COMMANDS[name].role != Role.VIEWER:
             self._show()  # else it would be seen only when the town goes on
-        return told
+        return payload
 
     # From elsewhere --------------------------------------------------------------------------------------------------
 
@@ -261,8 +261,8 @@ class Runner:
         raise Late("town", why=why, remedy="send the order again, with the same id")
 
     def status(self, role: Role) -> dict[str, Any]:
-        standing = [{"code": one.code, "severity": str(one.severity), "message": one.message}
-                    for one in self.alerts.active]  # fmt: skip
+        standing = [{"code": alert.code, "severity": str(alert.severity), "message": alert.message}
+                    for alert in self.alerts.active]  # fmt: skip
         return {
             "role": role,
             "policy": getattr(self.life.mind, "version", None),
@@ -274,7 +274,7 @@ class Runner:
             "alerts": standing,
             "faults": list(faults(self.life.kpis)),
             "kpis": rounded(self.life.kpis),
-            "limits": [{"kpi": one.kpi, "above": one.above, "below": one.below} for one in LIMITS],
+            "limits": [{"kpi": limit.kpi, "above": limit.above, "below": limit.below} for limit in LIMITS],
             "lines": list(self.lines),
             "history": list(self.history),
             "commands": [one for one in described() if role.may(Role(one["role"]))],

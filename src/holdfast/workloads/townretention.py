@@ -120,8 +120,8 @@ def expired_demonstrations(store: Store, keep: TownRetention, *, now: float) -> 
         if folders:
             size = sum(file.stat().st_size for folder in folders for file in folder.rglob("*") if file.is_file())
             days = (now - run.ended_at) / DAY_S
-            told = Expired(kind="demonstrations", where=run.run, days=days, count=len(folders), size=size)
-            found.append((run.run, told))
+            expired = Expired(kind="demonstrations", where=run.run, days=days, count=len(folders), size=size)
+            found.append((run.run, expired))
     return found
 
 

@@ -132,10 +132,10 @@ class TownVectorEnv:
         sine, cosine = rows[:, names.index("time_sin")], rows[:, names.index("time_cos")]
         hours = (np.arctan2(sine, cosine) / (2 * np.pi) % 1.0 * HOURS).astype(np.int64)
         natures = self.env.rules["profile"]
-        traits = np.array([list(one["traits"].values()) for one in natures])
+        traits = np.array([list(nature["traits"].values()) for nature in natures])
         at = names.index(next(iter(natures[0]["traits"])))
         apart = np.abs(rows[:, None, at : at + traits.shape[1]] - traits[None]).sum(axis=2)
-        ids = np.array([one["id"] for one in natures])
+        ids = np.array([nature["id"] for nature in natures])
         return {"hour": hours, "lowest_need": np.array(needs)[lowest], "nature": ids[apart.argmin(axis=1)]}
 
     def seat_groups(self) -> NDArray[Any]:
@@ -371,7 +371,7 @@ ARMS = ("baseline", "candidate")
 def proof_returns(store: Store, run: str) -> tuple[Numbers, Numbers]:
     """What each proof town was worth by the baseline and by the candidate, in the same order."""
     return _paired(
-        {arm: {seed: one.reward for seed, one in towns.items()} for arm, towns in _proved(store, run).items()}
+        {arm: {seed: rollout.reward for seed, rollout in towns.items()} for arm, towns in _proved(store, run).items()}
     )
 
 
@@ -380,7 +380,8 @@ def by_nature(store: Store, run: str) -> dict[str, dict[str, Any]]:
     with its 95 % interval, town by town. Empty where the run proved nothing, or did so before natures were recorded."""
     proved, found = _proved(store, run), dict[str, dict[str, Any]]()
     grouped = {
-        arm: {seed: (one.output or {}).get(GROUPS, {}) for seed, one in towns.items()} for arm, towns in proved.items()
+        arm: {seed: (rollout.output or {}).get(GROUPS, {}) for seed, rollout in towns.items()}
+        for arm, towns in proved.items()
     }
     for nature in dict.fromkeys(name for towns in grouped.values() for group in towns.values() for name in group):
         before, after = _paired(
@@ -405,10 +406,10 @@ def _proved(store: Store, run: str) -> dict[str, dict[int, ScoredRollout]]:
     last = None
     while page := store.experiences.scored(run, after=last):
         last = page[-1].rollout
-        for one in page:
-            arm = next((arm for arm in ARMS if f"-{arm}-" in one.rollout), None)
-            if arm is not None and one.reward is not None:
-                arms[arm][int(one.input["seed"])] = one
+        for rollout in page:
+            arm = next((arm for arm in ARMS if f"-{arm}-" in rollout.rollout), None)
+            if arm is not None and rollout.reward is not None:
+                arms[arm][int(rollout.input["seed"])] = rollout
     return arms
 
 
@@ -436,12 +437,12 @@ def data_sets(maker: TownMaker, store: Store, run: str) -> list[DataSet]:
         why = f"learnt in {known}, and these rules make {maker.name}"
         raise BadInput(f"run {run}", why=why, remedy="give the --rules and --residents that it learnt with")
     envs = maker.vector_env(1)
-    found = [_data_set(envs, store, step.body) for step in store.steps.of_run(run) if "coverage" in step.body]
-    if not found:
+    sets = [_data_set(envs, store, step.body) for step in store.steps.of_run(run) if "coverage" in step.body]
+    if not sets:
         raise BadInput(
             f"run {run}", why="has no demonstrations", remedy="'holdfast run list' names those of the school"
         )
-    return found
+    return sets
 
 
 def last_school(store: Store) -> str:
@@ -578,7 +579,7 @@ def missed_targets(natures: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def natures_of(found: Lived, rules: Rules) -> dict[str, dict[str, Any]]:
     """The return of each nature with a 95 % interval over towns, by how much of the mean it differs from it, and how
     its residents fared. A nature that nobody has is left out."""
-    mean, told = float(found.returns.mean()), {}
+    mean, payload = float(found.returns.mean()), {}
     for k, nature in enumerate(rules["profile"]):
         is_one = found.natures == k
         if not is_one.any():
@@ -586,7 +587,7 @@ def natures_of(found: Lived, rules: Rules) -> dict[str, dict[str, Any]]:
         towns = [row[own].mean() for row, own in zip(found.returns, is_one, strict=True) if own.any()]
         span = student(towns)
         value = float(found.returns[is_one].mean())
-        told[nature["id"]] = {
+        payload[nature["id"]] = {
             "residents": int(is_one.sum()),
             "return": value,
             "low": span.low,
@@ -594,7 +595,7 @@ def natures_of(found: Lived, rules: Rules) -> dict[str, dict[str, Any]]:
             "from_mean": (value - mean) / max(abs(mean), 1e-9),
             "kpis": figures_of(found, is_one),
         }
-    return told
+    return payload
 
 
 def standings(paid: Mapping[str, Lived]) -> list[dict[str, Any]]:
@@ -604,8 +605,8 @@ def standings(paid: Mapping[str, Lived]) -> list[dict[str, Any]]:
     for name, found in paid.items():
         towns = found.returns.mean(axis=1)
         span, gain = student(towns), student(towns - first)
-        told = {"return": float(towns.mean()), "low": span.low, "high": span.high}
-        rows.append({"who": name, **told, "gain": float((towns - first).mean())} | {
+        payload = {"return": float(towns.mean()), "low": span.low, "high": span.high}
+        rows.append({"who": name, **payload, "gain": float((towns - first).mean())} | {
             "gain_low": gain.low, "gain_high": gain.high,
         })  # fmt: skip
     return sorted(rows, key=lambda row: -row["return"])
@@ -662,23 +663,23 @@ def act_of(store: Store, policy: Network | Scripted) -> Act:
 def lineage(store: Store, release: Release, line: str = LINE) -> dict[str, Any]:
     """How a version came to drive residents: the anneal and the proof of the run that made it, what the gate said, and
     what happened to the line last. Without who did it: every viewer of a page reads this."""
-    told: dict[str, Any] = {"version": release.id, "stage": str(release.stage), "anneal": None, "gate": None}
+    payload: dict[str, Any] = {"version": release.id, "stage": str(release.stage), "anneal": None, "gate": None}
     run = release.manifest.get("run")
     if run is not None:
         report = school_report(store, str(run))
-        told["anneal"] = report.anneal and {
+        payload["anneal"] = report.anneal and {
             "share": report.anneal["share"],
             "windows": [{name: one[name] for name in ("share", "loss", "action")} for one in report.anneal["windows"]],
         }
-        told |= {name: getattr(report, name) for name in ("return_before", "return_learnt", "towns", "bc_accuracy")}
-        told |= {name: getattr(report, name) for name in ("gain", "gain_low", "gain_high", "curve")}
+        payload |= {name: getattr(report, name) for name in ("return_before", "return_learnt", "towns", "bc_accuracy")}
+        payload |= {name: getattr(report, name) for name in ("gain", "gain_low", "gain_high", "curve")}
         if report.decision is not None and report.release == release.id:
             reasons = [one["text"] for one in report.decision["reasons"]]
-            told["gate"] = {"open": report.decision["open"], "reasons": reasons}
-    told["kpis"] = dict(release.manifest.get(KPIS, {}))
-    moves = [one for one in store.releases.history(line) if {"move", "roll_back", "restore"} & set(one.body)]
-    told["history"] = [{"at": one.at, "what": happened(one)[0]} for one in moves[-MOVES:]]
-    return told
+            payload["gate"] = {"open": report.decision["open"], "reasons": reasons}
+    payload["kpis"] = dict(release.manifest.get(KPIS, {}))
+    moves = [entry for entry in store.releases.history(line) if {"move", "roll_back", "restore"} & set(entry.body)]
+    payload["history"] = [{"at": move.at, "what": happened(move)[0]} for move in moves[-MOVES:]]
+    return payload
 
 
 class TownMind:
@@ -725,26 +726,26 @@ class TownMind:
             for group, places in groups(env.senses).items()
             if places.stop <= features  # a map is no list of numbers: its channels are told by what they weighed
         }
-        told: dict[str, Any] = {"version": self.version, "tick": int(env.state.town["tick"][0]), "seen": shown}
-        told["scripted"] = actions[int(env.scripted()[0, seat])]
-        told["actions"] = [{"name": actions[k], "p": None} for k in np.flatnonzero(mask)]
+        payload: dict[str, Any] = {"version": self.version, "tick": int(env.state.town["tick"][0]), "seen": shown}
+        payload["scripted"] = actions[int(env.scripted()[0, seat])]
+        payload["actions"] = [{"name": actions[k], "p": None} for k in np.flatnonzero(mask)]
         if self._net is None:
-            return told
+            return payload
         hidden = self._choose.hidden[seat] if isinstance(self._choose, VectorActor) and not self._first[seat] else None
         found = explain(self._net, values, mask, hidden=hidden)
         order = np.flatnonzero(mask)[np.argsort(-found.probabilities[mask], kind="stable")]
-        told["actions"] = [{"name": actions[k], "p": round(float(found.probabilities[k]), 4)} for k in order]
-        told |= {"likeliest": actions[found.action], "value": round(found.value, 3), "gap": round(found.gap, 4)}
-        told |= self._expected(env, seat, found.value, float(seen.reward[0, seat]))
-        told["why"] = {
+        payload["actions"] = [{"name": actions[k], "p": round(float(found.probabilities[k]), 4)} for k in order]
+        payload |= {"likeliest": actions[found.action], "value": round(found.value, 3), "gap": round(found.gap, 4)}
+        payload |= self._expected(env, seat, found.value, float(seen.reward[0, seat]))
+        payload["why"] = {
             group: round(float(found.saliency[places.start : places.stop].sum()), 3)
             for group, places in groups(env.senses).items()
         }
         strongest = np.argsort(-np.abs(found.saliency), kind="stable")[:STRONGEST]
-        told["strongest"] = [
+        payload["strongest"] = [
             {"name": names[k], "share": round(float(found.saliency[k]), 3)} for k in strongest if found.saliency[k]
         ]
-        return told
+        return payload
 
     def _expected(self, env: Env, seat: int, value: float, reward: float) -> dict[str, float]:
         """The return that is expected, and by how much the last tick was better than what was expected before it:
@@ -752,23 +753,23 @@ class TownMind:
         if self._scale is None or self._net is None:
             return {}
         mean, spread, gamma = self._scale
-        told = {"expected": round(mean + spread * value, 4)}
+        payload = {"expected": round(mean + spread * value, 4)}
         if self._last is None or self._first[seat] or self._last[0] != int(env.state.town["tick"][0]) - 1:
-            return told
+            return payload
         _, before, hidden = self._last
         worth = value_of(self._net, before[seat], None if hidden is None else hidden[seat])
         advantage = reward + gamma * (mean + spread * value) - (mean + spread * worth)
-        return told | {"advantage": round(advantage, 4)}
+        return payload | {"advantage": round(advantage, 4)}
 
 
 def contract_of(policy: Network | Scripted, rules: Rules, wanted: str | None = None) -> ObservationSpec:
     """The contract of observation that a policy was trained on; a script reads none. BadInput where this town has none
     of that size, or where another was asked for."""
-    known = {one.variant: one for one in contracts(rules)}
+    known = {spec.variant: spec for spec in contracts(rules)}
     usual = known[OBSERVED if wanted is None else check_observation(wanted)]
     if isinstance(policy, Scripted) or policy.spaces is None:
         return usual
-    fitting = [one for one in known.values() if one.size == policy.spaces.observation]
+    fitting = [spec for spec in known.values() if spec.size == policy.spaces.observation]
     if not fitting:
         policy.fitted(policy.env, spaces_of(Env(rules, variant=usual.variant)))  # refuses it, and says how they differ
     if wanted is not None and usual not in fitting:
@@ -792,5 +793,5 @@ def mind_of(
         policy.fitted(policy.env, spaces_of(Env(rules, variant=contract.variant)))
     if release is None:
         return TownMind(store, policy, rules, version=SCRIPTS, observation=contract.variant)
-    told = lineage(store, release, release.policy)
-    return TownMind(store, policy, rules, version=release.id, lineage=told, observation=contract.variant)
+    payload = lineage(store, release, release.policy)
+    return TownMind(store, policy, rules, version=release.id, lineage=payload, observation=contract.variant)

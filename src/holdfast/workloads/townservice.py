@@ -93,7 +93,7 @@ class ResidentDays:
     def ended(self) -> list[ResidentDay]:
         """The days of all who left and of all who were there from the beginning, in the order of their seats."""
         stayed = [self._of(int(seat)) for seat in np.flatnonzero(self._is_whole)]
-        return sorted((*self._left, *stayed), key=lambda one: one.place)
+        return sorted((*self._left, *stayed), key=lambda day: day.place)
 
     def _of(self, seat: int) -> ResidentDay:
         paid = int(self._env.state.people["returned"][0, seat]) - int(self._paid[seat])
@@ -197,7 +197,7 @@ class LiveMind:
     # Who drives whom -------------------------------------------------------------------------------------------------
 
     def _follow(self, env: Env, tick: int) -> None:
-        releases = {one.id: one for one in self._store.releases.of_policy(self._line)}
+        releases = {release.id: release for release in self._store.releases.of_policy(self._line)}
         routing = route(releases.values())
         name = SCRIPTS if routing is None else routing.live
         if name != self._mind.version and name not in self.refused:
@@ -260,18 +260,18 @@ class LiveMind:
         self._looked = asyncio.run(check_canary(self._store, self._line, GuardLimits(), clock=self._clock))
         if self._looked is not None and self._looked.response.step is not None:
             response = self._looked.response
-            told = {"version": self._looked.release.id, "action": response.action, "why": response.reasons[0].text}
-            self.moves.append({"tick": life.tick, **told})
+            payload = {"version": self._looked.release.id, "action": response.action, "why": response.reasons[0].text}
+            self.moves.append({"tick": life.tick, **payload})
             self._is_due = True
 
     def _served(self, tick: int) -> Iterable[ServedRequest]:
         """A copy that could not be made, like a canary that could not be loaded, has failed on every day."""
         assert self._days is not None and self._trial is not None and self._routing is not None
         days = self._days.ended()
-        found = [(self._arm(one.unit), one) for one in days]
+        found = [(self._arm(day.unit), day) for day in days]
         if self._routing.canary is None and self._routing.shadow is not None:
             copied = days if self._shadow is None else self._shadow.days.ended()
-            found += [(self._routing.shadow, one) for one in copied]
+            found += [(self._routing.shadow, day) for day in copied]
         found.sort(key=lambda one: one[1].place)
         began = self._clock() - APART_S * len(found)
         for place, (arm, day) in enumerate(found):
@@ -293,22 +293,22 @@ class LiveMind:
         routing, looked, days = self._routing, self._looked, self._days
         here = np.flatnonzero(life.env.state.people["alive"][0]).tolist()
         shares = Counter(self._arm(days.unit(seat)) for seat in here)
-        told: dict[str, Any] = {"live": routing.live, "canary": routing.canary, "share": routing.share}
-        told |= {"shadow": routing.shadow, "residents": dict(shares), "refused": dict(self.refused)}
-        told["moves"] = list(self.moves)
+        payload: dict[str, Any] = {"live": routing.live, "canary": routing.canary, "share": routing.share}
+        payload |= {"shadow": routing.shadow, "residents": dict(shares), "refused": dict(self.refused)}
+        payload["moves"] = list(self.moves)
         if looked is not None:
-            told["guard"] = {
+            payload["guard"] = {
                 "is_clear": looked.watch.is_clear,
                 "readings": [
-                    {name: getattr(one, name) for name in ("metric", "state", "live", "canary", "n", "needs")}
-                    for one in looked.watch.readings.values()
+                    {name: getattr(reading, name) for name in ("metric", "state", "live", "canary", "n", "needs")}
+                    for reading in looked.watch.readings.values()
                 ],
                 "lacks": list(lacking(looked.watch, GuardLimits(), looked.release.kind)),
             }
         if self._shadow is not None:
             named = {limit.kpi for limit in LIMITS} | {"reward", "chats"}
             both = ((name, (life.kpis.get(name), value)) for name, value in self._shadow.life.kpis.items())
-            told["kpis"] = {
+            payload["kpis"] = {
                 name: rounded({"live": values[0], "shadow": values[1]}) for name, values in both if name in named
             }
-        self.rollout = told
+        self.rollout = payload

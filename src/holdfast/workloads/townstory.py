@@ -44,7 +44,7 @@ def lived_story(life: Life, days: int, *, each: Callable[[], None] = lambda: Non
     day, picture = int(legend["day"]), fold(None, life.frame(key=True))
     film: list[list[Any]] = [[life.tick, *picture["at"]]]
     lines: list[Mapping[str, Any]] = []
-    told: list[TownDay] = []
+    town_days: list[TownDay] = []
     for tick in range(1, days * day + 1):
         life.step()
         each()
@@ -55,14 +55,14 @@ def lived_story(life: Life, days: int, *, each: Callable[[], None] = lambda: Non
             film.append([life.tick, *picture["at"]])
         if tick % day == 0:
             today = [line for line in lines if line["tick"] > life.tick - day]
-            told.append(day_of(len(told) + 1, today, picture, dict(life.kpis), day))
+            town_days.append(day_of(len(town_days) + 1, today, picture, dict(life.kpis), day))
     return TownStory(
         legend=legend,
         version=str(getattr(life.mind, "version", "scripts")),
         natures=picture["nature"],
         film=film,
         lines=lines,
-        days=told,
+        days=town_days,
     )
 
 
@@ -132,15 +132,15 @@ def curve_of(learning: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if len(points) < 2:
         return None
     base = None if learning is None else learning.get("return_before")
-    known = [float(one["reward"]) for one in points] + ([] if base is None else [float(base)])
+    known = [float(point["reward"]) for point in points] + ([] if base is None else [float(base)])
     low, high, last = min(known), max(known), float(points[-1]["steps"])
 
     def y(value: float) -> float:
         return round(HIGH - 20.0 - (HIGH - 40.0) * (value - low) / ((high - low) or 1.0), 1)
 
-    drawn = " ".join(f"{round(WIDE * one['steps'] / last, 1)},{y(float(one['reward']))}" for one in points)
-    told = f"{points[0]['reward']:+.2f} → {points[-1]['reward']:+.2f} a day"
-    return {"points": drawn, "base": None if base is None else y(float(base)), "script": base, "told": told}
+    drawn = " ".join(f"{round(WIDE * point['steps'] / last, 1)},{y(float(point['reward']))}" for point in points)
+    message = f"{points[0]['reward']:+.2f} → {points[-1]['reward']:+.2f} a day"
+    return {"points": drawn, "base": None if base is None else y(float(base)), "script": base, "told": message}
 
 
 def page(story: TownStory, *, learning: Mapping[str, Any] | None = None) -> str:
@@ -153,5 +153,5 @@ def page(story: TownStory, *, learning: Mapping[str, Any] | None = None) -> str:
     data = {name: story.legend[name] for name in names}
     data |= {"film": story.film, "nature": story.natures}
     data["lines"] = [{"tick": line["tick"], "text": line["text"]} for line in story.lines]
-    told = {"wide": WIDE, "high": HIGH, "curve": curve_of(learning), "learning": learning}
-    return str(sheet.render(story=story, data=data, **told))
+    payload = {"wide": WIDE, "high": HIGH, "curve": curve_of(learning), "learning": learning}
+    return str(sheet.render(story=story, data=data, **payload))

@@ -113,8 +113,8 @@ def _conversation(given: Mapping[str, Any], span: OtelSpan) -> tuple[list[Any], 
     if inputs or outputs:
         instructions = [{"role": "system", "parts": _listed(given.get("gen_ai.system_instructions"))}]
         before = [m for one in [*instructions, *inputs] for m in _from_parts(one)]
-        answers = [one for one in outputs if isinstance(one, dict)]
-        said = next((m for one in answers for m in _from_parts(one) if m["role"] == "assistant"), None)
+        answers = [output for output in outputs if isinstance(output, dict)]
+        said = next((m for answer in answers for m in _from_parts(answer) if m["role"] == "assistant"), None)
         return before, said, answers[0].get("finish_reason") if answers else None
     told = [(event.name, event.attributes) for event in span.events]
     told += [(str(one.get("event.name")), one) for one in _listed(given.get("events")) if isinstance(one, dict)]
@@ -138,8 +138,8 @@ def _from_numbers(
             everything |= body
     rows: dict[str, dict[int, dict[str, Any]]] = {"prompt": {}, "completion": {}}
     for key, value in everything.items():
-        if found := INDEXED.fullmatch(key):
-            _put(rows[found[1]].setdefault(int(found[2]), {}), found[3].split("."), value)
+        if match := INDEXED.fullmatch(key):
+            _put(rows[match[1]].setdefault(int(match[2]), {}), match[3].split("."), value)
         elif key in ("gen_ai.prompt", "gen_ai.completion"):
             whole = _parsed(value)
             for place, one in enumerate(whole if isinstance(whole, list) else [{"content": whole}]):
@@ -168,14 +168,14 @@ def _from_event(role: Any, body: Mapping[str, Any]) -> dict[str, Any]:
         return {"role": "tool", "tool_call_id": body.get("id") or body.get("tool_call_id"), "content": content}
     if role != "assistant":
         return {"role": role if isinstance(role, str) else "user", "content": "" if content is None else content}
-    said = MessageBuilder()
-    said.thought(body.get("reasoning_content") or body.get("reasoning"))
-    said.text(content if isinstance(content, str) else _texts(content))
+    builder = MessageBuilder()
+    builder.thought(body.get("reasoning_content") or body.get("reasoning"))
+    builder.text(content if isinstance(content, str) else _texts(content))
     calls = [one for _, one in sorted(calls.items())] if isinstance(calls, dict) else _listed(calls)
-    for one in calls:
-        function = part(one, "function") or one
-        said.call(part(one, "id"), part(function, "name"), _spelled(part(function, "arguments")))
-    return said.message()
+    for call in calls:
+        function = part(call, "function") or call
+        builder.call(part(call, "id"), part(function, "name"), _spelled(part(function, "arguments")))
+    return builder.message()
 
 
 def _texts(parts: Any) -> str:
@@ -187,10 +187,10 @@ def _from_parts(message: Any) -> Iterator[dict[str, Any]]:
     """Messages in chat form, where tool results are separate messages."""
     role, parts = part(message, "role"), _listed(part(message, "parts"))
     if role == "assistant":
-        said = MessageBuilder()
+        builder = MessageBuilder()
         for one in parts:
-            _say(said, one)
-        yield said.message()
+            _say(builder, one)
+        yield builder.message()
         return
     rest: list[dict[str, Any]] = []
     for one in parts:
@@ -367,8 +367,8 @@ def given(
     trace, root = _made(attempt.id, 16), _made(f"{attempt.id} root", 8)
     scores = tuple(_score(signal, attempt) for signal in breakdown.signals) if breakdown is not None else ()
     made = [_given(span, ids, root, resource) for span in spans]
-    if any(one.trace_id != trace for one in made) and not any(one.trace_id == trace for one in made):
-        return [one if one.parent_id else replace(one, events=one.events + scores) for one in made]
+    if any(span.trace_id != trace for span in made) and not any(span.trace_id == trace for span in made):
+        return [span if span.parent_id else replace(span, events=span.events + scores) for span in made]
     begun = min([attempt.started_at, *(span.started_at for span in spans)])
     ended = max([attempt.ended_at or begun, *(span.ended_at or span.started_at for span in spans)])
     agent = OtelSpan(
@@ -442,7 +442,7 @@ def batches(spans: Iterable[OtelSpan], size: int = BATCH) -> Iterator[list[OtelS
     batch: list[OtelSpan] = []
     values = 0
     for span in spans:
-        held = sum(len(one) for one in span.attributes.values() if isinstance(one, list | tuple))
+        held = sum(len(attribute) for attribute in span.attributes.values() if isinstance(attribute, list | tuple))
         if batch and (len(batch) == size or values + held > wire.MOST_MESSAGES // 2):
             yield batch
             batch, values = [], 0
@@ -483,8 +483,8 @@ async def _post(session: aiohttp.ClientSession, url: str, body: bytes, tries: in
                 if response.status < 300:
                     return _refused(content)
                 given = (value for name, value in session.headers.items() if not name.startswith("Content-"))
-                said = hidden(content.decode(errors="replace"), *given)
-                why = f"HTTP {response.status}: {said[:200]}"
+                message = hidden(content.decode(errors="replace"), *given)
+                why = f"HTTP {response.status}: {message[:200]}"
                 if response.status not in PASSING:
                     break
         except (aiohttp.ClientError, TimeoutError, OSError) as error:

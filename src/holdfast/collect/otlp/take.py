@@ -178,25 +178,25 @@ class SpanReceiver:
 
     async def _keep(self, known: KnownAttempt, group: list[OtelSpan], taken: ReceivedSpans, *, is_agent: bool) -> None:
         numbers = known.numbers
-        new = {(one.trace_id, one.span_id): one for one in group if (one.trace_id, one.span_id) not in numbers}
+        new = {(span.trace_id, span.span_id): span for span in group if (span.trace_id, span.span_id) not in numbers}
         taken.kept += len(group) - len(new)
         if new and known.is_ended:
             raise StaleLease(f"trace of {known.attempt.rollout}", why="its root has come: it is over")
         given: dict[tuple[str, str], int] = {}
         made: list[Span] = []
-        for key, one in sorted(new.items(), key=lambda item: (item[1].started_ns, item[1].parent_id is not None)):
-            above = (one.trace_id, one.parent_id or "")
+        for key, otel_span in sorted(new.items(), key=lambda item: (item[1].started_ns, item[1].parent_id is not None)):
+            above = (otel_span.trace_id, otel_span.parent_id or "")
             seq = known.last + len(made) + 1
             if seq > LAST:
                 taken.refuse(1, f"attempt {known.attempt.id} has {LAST - FIRST + 1} spans of other tracers already")
                 continue
             try:
-                span = as_span(one, seq, given.get(above, numbers.get(above)))
+                span = as_span(otel_span, seq, given.get(above, numbers.get(above)))
                 span = without_ids(span) if is_agent else span
                 made.append(span if self._scrub is None else await asyncio.to_thread(self._scrub, span))
                 given[key] = seq
             except (BadRecord, ValueError, TypeError, RecursionError) as error:
-                taken.refuse(1, f"span {one.name!r} ({one.span_id}): {error}")
+                taken.refuse(1, f"span {otel_span.name!r} ({otel_span.span_id}): {error}")
         if not known.is_ours and any(span.model is not None for span in made):
             kept = [span for span in await self._spans(known.attempt) if not FIRST <= span.seq <= LAST]
             made = [told_once(span, kept) for span in made]
@@ -211,8 +211,8 @@ class SpanReceiver:
             numbers |= given
             taken.kept += len(made)
         known.heard_at = now
-        known.signals += [signal for one in new.values() for signal in _signals(one, self._keeps_sources)]
-        known.has_root |= any(one.parent_id is None for one in new.values())
+        known.signals += [signal for span in new.values() for signal in _signals(span, self._keeps_sources)]
+        known.has_root |= any(span.parent_id is None for span in new.values())
         if known.has_root:
             await self._end(known)  # also when it is sent again after a failed write
 
@@ -254,11 +254,11 @@ def identity_of(span: OtelSpan) -> Identity | None:
 
 
 def _named(rollout: Any, attempt: str) -> Identity | None:
-    found = NUMBER.fullmatch(attempt)
-    named = rollout if isinstance(rollout, str) else found["rollout"] if found else None
-    if found is None or named is None or found["rollout"] not in (None, named):
+    match = NUMBER.fullmatch(attempt)
+    named = rollout if isinstance(rollout, str) else match["rollout"] if match else None
+    if match is None or named is None or match["rollout"] not in (None, named):
         return None
-    return Identity(rollout=named, number=int(found["number"]))
+    return Identity(rollout=named, number=int(match["number"]))
 
 
 def as_span(one: OtelSpan, seq: int, parent: int | None) -> Span:

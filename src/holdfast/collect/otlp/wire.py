@@ -123,7 +123,7 @@ def _count(body: bytes, media_type: str) -> bool:
         return sum(1 for _ in islice(_messages(body), MOST_MESSAGES + 1)) > MOST_MESSAGES
     if sum(map(body.count, (b"{", b"[", b","))) <= MOST_VALUES:
         return False
-    found = (one for one in VALUES.finditer(body) if body[one.start()] != QUOTE)
+    found = (match for match in VALUES.finditer(body) if body[match.start()] != QUOTE)
     return sum(1 for _ in islice(found, MOST_VALUES + 1)) > MOST_VALUES
 
 
@@ -174,8 +174,8 @@ def written(spans: Iterable[OtelSpan], media_type: str) -> bytes:
 def answer(media_type: str, rejected: int, why: str) -> bytes:
     """The answer to a request: empty, or how many spans were not taken and why."""
     if media_type == JSON:
-        told = {"partialSuccess": {"rejectedSpans": str(rejected), "errorMessage": why}} if rejected or why else {}
-        return orjson.dumps(told)
+        payload = {"partialSuccess": {"rejectedSpans": str(rejected), "errorMessage": why}} if rejected or why else {}
+        return orjson.dumps(payload)
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
     response = ExportTraceServiceResponse()
@@ -187,11 +187,11 @@ def answer(media_type: str, rejected: int, why: str) -> bytes:
 
 def _gathered(found: Iterator[OtelSpan | None]) -> tuple[list[OtelSpan], int]:
     spans, unread = [], 0
-    for one in found:
-        if one is None:
+    for span in found:
+        if span is None:
             unread += 1
         else:
-            spans.append(one)
+            spans.append(span)
     return spans, unread
 
 
@@ -288,7 +288,7 @@ def _from_any(value: Any, room: AttributeLimit, depth: int = 0) -> Any:
     if kind == "kvlistValue":
         pairs = _list(inner, "values")
         room.take(len(pairs))
-        return {str(one["key"]): _from_any(one.get("value"), room, depth + 1) for one in pairs if one.get("key")}
+        return {str(pair["key"]): _from_any(pair.get("value"), room, depth + 1) for pair in pairs if pair.get("key")}
     if kind == "bytesValue":
         base64.b64decode(inner, validate=True)
     return inner if isinstance(inner, str | bool) else None

@@ -145,18 +145,18 @@ class Blocks(Assembler):
 
 
 def _assistant(blocks: list[Any]) -> MessageBuilder:
-    said = MessageBuilder()
+    builder = MessageBuilder()
     for block in blocks:
         sort = kind(block)
         if sort == "text":
-            said.text(block.get("text"))
+            builder.text(block.get("text"))
         elif sort == "thinking":
-            said.thought(block.get("thinking"))
+            builder.thought(block.get("thinking"))
         elif sort == "tool_use":
-            said.call(block.get("id"), block.get("name"), _arguments(block))
+            builder.call(block.get("id"), block.get("name"), _arguments(block))
         elif isinstance(block, dict) and sort not in OPAQUE:
-            said.item(block)
-    return said
+            builder.item(block)
+    return builder
 
 
 def _arguments(block: dict[str, Any]) -> str:

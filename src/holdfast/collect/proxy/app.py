@@ -209,8 +209,8 @@ def app(
 def _places(proxy: Proxy, dialects: Sequence[Dialect]) -> list[ApiRoute]:
     places = []
     for dialect in dialects:
-        call, told = Asgi(partial(proxy.call, dialect)), called(dialect.path)
-        places += [ApiRoute(f"{start}{dialect.path}", call, told, method="POST") for start in (BELOW, "")]
+        call, operation = Asgi(partial(proxy.call, dialect)), called(dialect.path)
+        places += [ApiRoute(f"{start}{dialect.path}", call, operation, method="POST") for start in (BELOW, "")]
     places += [ApiRoute(f"{start}{PATH}", proxy.models, LIST) for start in (BELOW, "")]
     places.append(ApiRoute("/training/proxy/health", proxy.health, HEALTH))
     for name, order in (("hold", proxy.hold), ("release", proxy.release)):
@@ -265,16 +265,16 @@ class Proxy:
         self._models, self._budgets, self._dialects = UpstreamModels(upstreams.each), budgets, dialects
         # With a token, the caller's credentials are ours and not an upstream's.
         own = FORWARDED if reader.has_token else FORWARDED | {"authorization", "x-api-key"}
-        self._wanted = {one.path: {name.encode() for name in own | one.forwarded} for one in dialects}
+        self._wanted = {dialect.path: {name.encode() for name in own | dialect.forwarded} for dialect in dialects}
 
     def hold(self, name: str) -> None:
         """New calls of this upstream wait; those under way go on."""
         self.upstreams.named(name).gate.hold()
 
     def release(self, name: str) -> None:
-        one = self.upstreams.named(name)
-        self._models.forget(one)
-        one.gate.release()
+        upstream = self.upstreams.named(name)
+        self._models.forget(upstream)
+        upstream.gate.release()
 
     def admit(self, request: Request) -> None:
         self._reader.admit(request)
@@ -296,8 +296,8 @@ class Proxy:
                 "attribution_log_path": None if self._log is None else str(self._log.path),
                 "attribution_log_failures": 0 if self._log is None else self._log.failures,
                 "upstreams": [
-                    {"name": one.name, "calls": one.gate.inside, "held": one.gate.is_held}
-                    for one in self.upstreams.each
+                    {"name": upstream.name, "calls": upstream.gate.inside, "held": upstream.gate.is_held}
+                    for upstream in self.upstreams.each
                 ],
             }
         )
@@ -306,9 +306,11 @@ class Proxy:
         """The models of the upstreams. The caller's headers tell which dialect's key is sent."""
         self._reader.admit_to(request, attribution.of(request))
         given = request.headers.keys()
-        dialect = next((one for one in self._dialects if not one.forwarded.isdisjoint(given)), self._dialects[0])
-        found = await self._models.listed(dialect, self._passed(dialect, request))
-        return Response(found.body, found.status, found.headers)
+        dialect = next(
+            (dialect for dialect in self._dialects if not dialect.forwarded.isdisjoint(given)), self._dialects[0]
+        )
+        listing = await self._models.listed(dialect, self._passed(dialect, request))
+        return Response(listing.body, listing.status, listing.headers)
 
     async def order(self, order: Callable[[str], None], request: Request) -> Response:
         """Holds or releases an upstream while its weights are swapped; says how many calls are under way.
@@ -317,9 +319,11 @@ class Proxy:
         if not self._reader.has_token:
             raise HTTPException(403, "is for operators; start the proxy with a token, and send it")
         given = read_object(await self._reader.content(request))
-        one = self.upstreams.named(str(given.get("upstream", self.upstreams.each[0].name)))
-        order(one.name)
-        return endpoint.json_response({"name": one.name, "calls": one.gate.inside, "held": one.gate.is_held})
+        upstream = self.upstreams.named(str(given.get("upstream", self.upstreams.each[0].name)))
+        order(upstream.name)
+        return endpoint.json_response(
+            {"name": upstream.name, "calls": upstream.gate.inside, "held": upstream.gate.is_held}
+        )
 
     def _passed(self, dialect: Dialect, request: Request) -> dict[str, str]:
         """The headers that go on to the upstream."""
@@ -369,15 +373,15 @@ class Proxy:
         """A text beside the call, scrubbed; an id of a usual form is no secret."""
         if text is None or ID.fullmatch(text):
             return text
-        said = ModelCall(model="", messages=({"role": "user", "content": text},), response={})
-        return str((await self._recorder.scrubbed(said)).messages[0]["content"])
+        call = ModelCall(model="", messages=({"role": "user", "content": text},), response={})
+        return str((await self._recorder.scrubbed(call)).messages[0]["content"])
 
     async def _pass_on(self, call: ProxyCall, send: Send) -> None:
         wanted = await self._budgets.thinking_mode(call.attempt)
         if wanted is None:
             await self._recorded(call, send)
             return
-        known = await asyncio.gather(*(self._about(call, one) for one in self.upstreams.each))
+        known = await asyncio.gather(*(self._about(call, upstream) for upstream in self.upstreams.each))
         call.grant, call.model_request = await self._budgets.grant(
             call.attempt, call.model_request, call.dialect, wanted, known
         )
@@ -509,8 +513,8 @@ class Proxy:
 
 
 def _settle(call: ProxyCall, record: CallRecord, made: ModelCall | None) -> None:
-    if call.grant is not None and (told := call.grant.settle(made)):
-        record.notes["thinking"] = told
+    if call.grant is not None and (payload := call.grant.settle(made)):
+        record.notes["thinking"] = payload
 
 
 async def _start(call: ProxyCall, answer: UpstreamAnswer, send: Send, size: int | None) -> None:

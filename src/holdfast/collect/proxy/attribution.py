@@ -69,10 +69,10 @@ def from_path(rollout: str, attempt: str, headers: Mapping[bytes, bytes]) -> Ide
 
 def from_headers(headers: Mapping[bytes, bytes]) -> Identity:
     rollout, attempt = _required(headers, ROLLOUT), _required(headers, ATTEMPT)
-    found = NUMBER.fullmatch(attempt)
-    if found is None or found["rollout"] not in (None, rollout):
+    match = NUMBER.fullmatch(attempt)
+    if match is None or match["rollout"] not in (None, rollout):
         raise BadHeader(f"header '{ATTEMPT.decode()}' must name an attempt of the rollout, as in {rollout}:attempt-1")
-    return Identity(rollout=rollout, number=int(found["number"]), capability=found["capability"], **_beside(headers))
+    return Identity(rollout=rollout, number=int(match["number"]), capability=match["capability"], **_beside(headers))
 
 
 def _beside(headers: Mapping[bytes, bytes]) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class UpstreamModels:
             return await self._ask(self._upstreams[0], dialect, headers)
         listings = (self._ask(upstream, dialect, headers) for upstream in self._upstreams)
         found = await asyncio.gather(*listings, return_exceptions=True)
-        answers = [one for one in found if isinstance(one, Listing)]
+        answers = [listing for listing in found if isinstance(listing, Listing)]
         every = {str(entry.get("id")): entry for answer in reversed(answers) for entry in answer.entries}
         if every:
             body = orjson.dumps({"object": "list", "data": list(every.values())})
@@ -118,7 +118,9 @@ class UpstreamModels:
         if not entries:
             self._known[upstream.name, model] = self._clock() + UNKNOWN_S, self._known[upstream.name, model][1]
             return ModelInfo()
-        named = [one for one in entries if one.get("id") == model] or entries  # a name that is not listed: all of them
+        named = [
+            entry for entry in entries if entry.get("id") == model
+        ] or entries  # a name that is not listed: all of them
         owner = named[0].get("owned_by")
         is_spelt = all(one.get("tokenizer") == BYTES for one in named)
         return ModelInfo(owner=owner if isinstance(owner, str) else None, is_spelt=is_spelt)
@@ -161,9 +163,9 @@ class Grant:
         if self._is_settled:
             return {}
         self._is_settled = True
-        told = self._opened.tracker.settle(self.tokens, call)
+        payload = self._opened.tracker.settle(self.tokens, call)
         self._writes += self._opened.taken()
-        return told
+        return payload
 
     async def written(self) -> None:
         """Waits until the budget's changes are on disk; if that fails, the budget is reloaded."""
@@ -216,8 +218,8 @@ class AttemptBudget:
 
     async def _stored(self) -> ThinkingBudget | None:
         look = partial(self._store.budgets.get, self._attempt.token)
-        found = await self._lookups.ask(f"thinking budget of attempt {self._attempt.id}", look)
-        return None if found is None else found.budget
+        use = await self._lookups.ask(f"thinking budget of attempt {self._attempt.id}", look)
+        return None if use is None else use.budget
 
     def _record(self, change: BudgetChange) -> None:
         write = self._store.budgets.record(self._attempt, change, now=self._clock())
@@ -291,7 +293,7 @@ class ProxyBudgets:
 def way_of(wanted: str, known: Iterable[ModelInfo]) -> ThinkingControl:
     """A parameter if all upstreams have the same one; else a sentence to the model."""
     mode = Mode(wanted) if wanted in (Mode.PARAMETER, Mode.HINT) else None
-    ways = {way_for(one.owner, mode) for one in known}
+    ways = {way_for(info.owner, mode) for info in known}
     way = ways.pop() if len(ways) == 1 else ThinkingControl(Mode.HINT)
     return way if way.mode is Mode.PARAMETER else ThinkingControl(Mode.HINT)
 
@@ -307,8 +309,8 @@ def limited(
             return {**given, "thinking": enabled if limit >= LEAST_ENABLED else {"type": "disabled"}}, Mode.PARAMETER
         return capped({**given, "system": _with(given.get("system"), limit)}, limit), Mode.HINT
     if dialect.path == Responses.path:
-        told = {**given, "instructions": _with(given.get("instructions"), limit)}
-        return capped(told, limit, "max_output_tokens"), Mode.HINT
+        payload = {**given, "instructions": _with(given.get("instructions"), limit)}
+        return capped(payload, limit, "max_output_tokens"), Mode.HINT
     if way.mode is Mode.PARAMETER and not isinstance(given.get(way.field), dict | list | str):
         return {**given, way.field: limit}, Mode.PARAMETER
     return capped({**given, "messages": hinted(given["messages"], limit)}, limit, "max_completion_tokens"), Mode.HINT

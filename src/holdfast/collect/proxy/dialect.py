@@ -139,8 +139,8 @@ def part(usage: Any, name: str) -> Any:
 
 def kind(block: Any, otherwise: str = "") -> str:
     """The value's `type`, or `otherwise` if it has none."""
-    said = part(block, "type")
-    return said if isinstance(said, str) else otherwise
+    message = part(block, "type")
+    return message if isinstance(message, str) else otherwise
 
 
 FORWARDED = frozenset({"content-type", "x-request-id"})  # request headers passed on, besides credentials

@@ -149,19 +149,19 @@ class Items(Assembler):
 
 def _messages(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Messages in chat form; an assistant's adjacent items are one message."""
-    said: MessageBuilder | None = None
+    builder: MessageBuilder | None = None
     for item in items:
         sort = kind(item, "message")
         if sort in OUTPUTS or (sort == "message" and item.get("role") != "assistant"):
-            if said is not None:
-                yield said.message()
-                said = None
+            if builder is not None:
+                yield builder.message()
+                builder = None
             yield _result(item) if sort in OUTPUTS else _message(item)
         else:
-            said = said or MessageBuilder()
-            _say(said, item)
-    if said is not None:
-        yield said.message()
+            builder = builder or MessageBuilder()
+            _say(builder, item)
+    if builder is not None:
+        yield builder.message()
 
 
 def _say(said: MessageBuilder, item: Any) -> None:
@@ -235,15 +235,15 @@ def _tool(tool: Any) -> Any:
 
 
 def _call(request: ModelRequest, answer: Mapping[str, Any], output: Iterable[Any]) -> ModelCall:
-    said = MessageBuilder()
+    builder = MessageBuilder()
     for item in output:
-        _say(said, item)
+        _say(builder, item)
     usage = answer.get("usage")
     return ModelCall(
         model=text_of(answer.get("model"), request.model),
         messages=request.messages,
-        response=said.message(),
-        finish_reason=_reason(answer, bool(said.calls)),
+        response=builder.message(),
+        finish_reason=_reason(answer, bool(builder.calls)),
         prompt_tokens=count(part(usage, "input_tokens")),
         completion_tokens=count(part(usage, "output_tokens")),
         thinking_tokens=count(part(part(usage, "output_tokens_details"), "reasoning_tokens")),

@@ -450,7 +450,7 @@ class Upstreams:
     def __init__(self, each: Sequence[Upstream], *, backoff: Backoff = Backoff(initial_s=0.2, cap_s=2.0)) -> None:
         if not each:
             raise BadInput("upstream", why="there is none", remedy="give --upstream URL")
-        if len({one.name for one in each}) < len(each):
+        if len({upstream.name for upstream in each}) < len(each):
             raise BadInput("upstream", why="one is there twice", remedy="name each once")
         self.each, self._backoff = tuple(each), backoff
         self._chance = random.Random()  # spreads retries; no result depends on it
@@ -460,7 +460,9 @@ class Upstreams:
         if len(self.each) == 1:
             return self.each
         return sorted(
-            self.each, key=lambda one: blake2b(f"{one.name} {rollout}".encode(), digest_size=8).digest(), reverse=True
+            self.each,
+            key=lambda upstream: blake2b(f"{upstream.name} {rollout}".encode(), digest_size=8).digest(),
+            reverse=True,
         )
 
     async def ask(
@@ -468,10 +470,10 @@ class Upstreams:
     ) -> tuple[Upstream, UpstreamAnswer]:
         order = self.ordered(rollout)
         for number in range(1, TRIES + 1):
-            one = order[(number - 1) % len(order)]
+            upstream = order[(number - 1) % len(order)]
             is_last = number == TRIES
             try:
-                answer = await one.ask(dialect, request, headers, rollout)
+                answer = await upstream.ask(dialect, request, headers, rollout)
             except Unreachable as error:
                 if is_last or isinstance(error, Silent):
                     raise
@@ -479,29 +481,29 @@ class Upstreams:
             else:
                 wait_s = self._again_in(answer, number)
                 if is_last or answer.status not in PASSING or wait_s > PATIENCE_S:
-                    return one, answer
+                    return upstream, answer
                 answer.close()
             if len(order) == 1 or number >= len(order):
                 await asyncio.sleep(wait_s)
         raise AssertionError("the last try returns or raises")
 
     def _again_in(self, answer: UpstreamAnswer, number: int) -> float:
-        said = answer.headers.get("retry-after", "")
-        if said.isdecimal():
-            return float(said)
+        message = answer.headers.get("retry-after", "")
+        if message.isdecimal():
+            return float(message)
         return self._backoff.delay_s(number, self._chance.random())
 
     def named(self, name: str) -> Upstream:
-        for one in self.each:
-            if one.name == name.rstrip("/").removesuffix("/v1"):
-                return one
+        for upstream in self.each:
+            if upstream.name == name.rstrip("/").removesuffix("/v1"):
+                return upstream
         raise BadInput(
             f"upstream {name!r}", why="is unknown", remedy=f"there is {', '.join(o.name for o in self.each)}"
         )
 
     async def close(self) -> None:
-        for one in self.each:
-            await one.close()
+        for upstream in self.each:
+            await upstream.close()
 
 
 REFUSED = frozenset({400, 413, 415, 422})  # the request is wrong; with other statuses the server is

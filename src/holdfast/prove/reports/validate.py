@@ -96,8 +96,8 @@ class _Read:
         for name, rule in rules.items():
             why = rule(group[name]) if name in group else "is missing"
             if why is not None:
-                said = f"is {short(group[name])}, and " if name in group else ""
-                self.say(f"{where}.{name}", said + why)
+                message = f"is {short(group[name])}, and " if name in group else ""
+                self.say(f"{where}.{name}", message + why)
         return {name: group[name] for name in rules} if len(self.problems) == before else None
 
 
@@ -211,12 +211,12 @@ def _fetch(files: dict[str, _Read], asked: _Read, kind: str) -> None:
         name = document.active_name(kind, asked.head.run_id) if asked.head else kind
         asked.say("$", f"rests on {name}, which is neither beside it nor in the archive")
         return
-    found = _load(path, kind)
-    if isinstance(found, Problem):
-        asked.say("$", f"rests on {path.name}, where {found.where} {found.why}")
+    problem = _load(path, kind)
+    if isinstance(problem, Problem):
+        asked.say("$", f"rests on {path.name}, where {problem.where} {problem.why}")
         return
-    _check_head(found)
-    files[kind] = found
+    _check_head(problem)
+    files[kind] = problem
 
 
 def _find(asked: _Read, kind: str) -> Path | None:
@@ -244,8 +244,8 @@ def _check_all(files: Mapping[str, _Read]) -> None:
     for kind, side in sides.items():
         if side is not None:
             _compare(files[kind], report.side_report(head, kind, side))
-    found = _find_again(files, sides.get("baseline"), sides.get("trained")) if "significance" in files else None
-    _check_built(files, head, found)
+    findings = _find_again(files, sides.get("baseline"), sides.get("trained")) if "significance" in files else None
+    _check_built(files, head, findings)
 
 
 def _check_built(files: Mapping[str, _Read], head: ReportHead, found: Findings | None) -> None:
@@ -306,7 +306,7 @@ def _are_alike(read: _Read, baseline: Sequence[Episode], trained: Sequence[Episo
     except BadInput as error:
         read.say("$.samples", str(error))
         return False
-    if [(one.task, one.seed) for one in baseline] != [(one.task, one.seed) for one in trained]:
+    if [(episode.task, episode.seed) for episode in baseline] != [(episode.task, episode.seed) for episode in trained]:
         read.say("$.samples", "are not in the order of the baseline report")
         return False
     return True
@@ -359,11 +359,11 @@ def _check_safety_alone(read: _Read, head: ReportHead) -> None:
     if not _are_alike(read, baseline, trained):
         return
     try:
-        found = report.find_safety(baseline, trained, how)
+        regression = report.find_safety(baseline, trained, how)
     except BadInput as error:
         read.say("$.samples", str(error))
     else:
-        _compare(read, report.safety_report(head, baseline, trained, how, found))
+        _compare(read, report.safety_report(head, baseline, trained, how, regression))
 
 
 def _check_references(read: _Read, hashes: Mapping[str, str]) -> None:

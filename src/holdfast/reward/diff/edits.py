@@ -538,7 +538,7 @@ def outline(script: EditScript, before: str, after: str) -> tuple[EditPart, ...]
     come = {edit.node.at for edit in script.edits if edit.verb == "insert"}
     costs: dict[tuple[str, int], float] = {}
     tops: dict[tuple[str, int], Edit] = {}
-    for edit in sorted(script.edits, key=lambda one: one.node.at):
+    for edit in sorted(script.edits, key=lambda edit: edit.node.at):
         tree, inside = (script.both.before, gone) if edit.verb == "delete" else (script.both.after, come)
         top = edit.node.at
         if edit.verb in ("insert", "delete"):
@@ -552,4 +552,4 @@ def outline(script: EditScript, before: str, after: str) -> tuple[EditPart, ...]
         quoted = lines[edit.line - 1].strip() if edit.line <= len(lines) else ""
         text = edit.text if edit.verb == "update" else quoted or edit.text
         parts.append(EditPart(verb=edit.verb, line=edit.line, kind=edit.kind, text=text, was=edit.was, cost=costs[key]))
-    return tuple(sorted(parts, key=lambda one: (one.line, one.verb)))
+    return tuple(sorted(parts, key=lambda part: (part.line, part.verb)))

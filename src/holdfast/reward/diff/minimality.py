@@ -51,15 +51,15 @@ def excess(before: str, after: str, reference: str | float, *, language: str = "
 def total_excess(change: Change, references: References | None = None) -> Excess:
     """All files of a change. With references by path, a file that has none needed no change at all."""
     by_path = references if isinstance(references, Mapping) else {}
-    found = [
+    excesses = [
         excess(before or "", after or "", by_path.get(path, 0.0), language=language_of(path))
         for path, (before, after) in sorted(change.items())
         if before != after
     ]
-    spent = sum(one.cost for one in found)
-    is_broken = any(one.is_broken for one in found)
+    spent = sum(one.cost for one in excesses)
+    is_broken = any(one.is_broken for one in excesses)
     if isinstance(references, Mapping):
-        least, over = sum(one.reference_cost for one in found), sum(one.excess for one in found)
+        least, over = sum(one.reference_cost for one in excesses), sum(one.excess for one in excesses)
     else:
         least = GUESS if references is None else float(references)
         over = max(0.0, spent - least)
@@ -88,12 +88,12 @@ def signals(
     the paths that the task is about (empty: any); `uses` are other texts, such as tests, that may use a name. Without
     scaffolding only the size of the change counts. What was found is kept in words with the first."""
     spent = total_excess(change, references)
-    found = unneeded_scaffolding(change, references, files=files, uses=uses) if has_scaffolding else ()
-    amount = scaffold_amount(found)
+    findings = unneeded_scaffolding(change, references, files=files, uses=uses) if has_scaffolding else ()
+    amount = scaffold_amount(findings)
     value = multiplier(spent.excess, amount, reference_cost=spent.reference_cost)
-    value, said = min(value, BROKEN) if spent.is_broken else value, analysis(spent, found, references)
+    value, message = min(value, BROKEN) if spent.is_broken else value, analysis(spent, findings, references)
     return (
-        RewardTerm(name="minimality", value=value, weight=weight, source=SOURCE, feedback=said),
+        RewardTerm(name="minimality", value=value, weight=weight, source=SOURCE, feedback=message),
         RewardTerm(name="excess_edits", value=spent.excess, weight=0.0, source=SOURCE),
         RewardTerm(name="scaffolding", value=amount, weight=0.0, source=SOURCE),
         RewardTerm(name="parse_errors", value=float(spent.is_broken), weight=0.0, source=SOURCE),
@@ -104,10 +104,10 @@ def analysis(spent: Excess, found: Sequence[EditFinding], references: References
     """What a change cost, what the least one does, and what nobody needed, with its places."""
     least = "the least fix" if references else "a guess at the least fix"
     over = f"{spent.excess:.3g} edits beyond" if spent.excess else "no larger than"
-    said = [f"{over} {least} (cost {spent.cost:.1f}, {spent.reference_cost:.1f})"]
-    said += map(str, found[:MOST_TOLD])
-    said += [f"{len(found) - MOST_TOLD} more places"] if len(found) > MOST_TOLD else []
-    return "; ".join([*said, "does not parse any more"] if spent.is_broken else said)
+    lines = [f"{over} {least} (cost {spent.cost:.1f}, {spent.reference_cost:.1f})"]
+    lines += map(str, found[:MOST_TOLD])
+    lines += [f"{len(found) - MOST_TOLD} more places"] if len(found) > MOST_TOLD else []
+    return "; ".join([*lines, "does not parse any more"] if spent.is_broken else lines)
 
 
 def unneeded_scaffolding(
@@ -115,17 +115,17 @@ def unneeded_scaffolding(
 ) -> tuple[EditFinding, ...]:
     """The scaffolding of a change, less what the least fix has of the same kind in the same file."""
     texts = references if isinstance(references, Mapping) else {}
-    found = scaffolding(change, files=files, uses=uses)
-    if not found:
+    findings = scaffolding(change, files=files, uses=uses)
+    if not findings:
         return ()
     needed = {path: (change[path][0], text) for path, text in texts.items() if isinstance(text, str) and path in change}
-    allowed = Counter((one.path, one.rule) for one in scaffolding(needed, uses=uses))
+    allowed = Counter((finding.path, finding.rule) for finding in scaffolding(needed, uses=uses))
     kept = []
-    for one in found:
-        if allowed[one.path, one.rule] > 0:
-            allowed[one.path, one.rule] -= 1
+    for finding in findings:
+        if allowed[finding.path, finding.rule] > 0:
+            allowed[finding.path, finding.rule] -= 1
         else:
-            kept.append(one)
+            kept.append(finding)
     return tuple(kept)
 
 
@@ -173,10 +173,10 @@ def scaffolding(change: Change, *, files: Collection[str] = (), uses: Sequence[s
     words: Counter[str] = Counter()
     for text in (*uses, *(after or "" for _, after in change.values())):
         words.update(_WORD.findall(text))
-    found: list[EditFinding] = []
+    findings: list[EditFinding] = []
     for path, (before, after) in sorted(change.items()):
         if files and path not in files and before != after:
-            found.append(EditFinding("sprawl", path, 1, "outside the task", WEIGHTS["sprawl"]))
+            findings.append(EditFinding("sprawl", path, 1, "outside the task", WEIGHTS["sprawl"]))
         language = language_of(path)
         if not after or before == after or language == TEXT:
             continue
@@ -186,13 +186,13 @@ def scaffolding(change: Change, *, files: Collection[str] = (), uses: Sequence[s
         lines, added = normalise_newlines(after).split("\n"), frozenset(script.added())
         file = _File(path=path, tree=script.both.after, added=added, after=after, lines=lines, words=words)
         for rule in _RULES:
-            found += rule(file)
-    return tuple(sorted(found, key=lambda one: (one.path, one.line, one.rule)))
+            findings += rule(file)
+    return tuple(sorted(findings, key=lambda finding: (finding.path, finding.line, finding.rule)))
 
 
 def scaffold_amount(findings: Sequence[EditFinding]) -> float:
     """How much scaffolding there is: the sum of the weights."""
-    return sum(one.weight for one in findings)
+    return sum(finding.weight for finding in findings)
 
 
 def name_of(tree: Tree, node: int) -> str:
@@ -307,9 +307,9 @@ def _passed_on(tree: Tree, statement: int) -> list[str] | None:
         return None
     last = tree.children(at)[-1]
     arguments = tree.children(last)
-    if any(tree.height[one] and tree.kind[one] != "keyword_argument" for one in arguments):
+    if any(tree.height[argument] and tree.kind[argument] != "keyword_argument" for argument in arguments):
         return None
-    return [tree.text[list(tree.leaves(one))[-1]] for one in arguments]
+    return [tree.text[list(tree.leaves(argument))[-1]] for argument in arguments]
 
 
 def _interfaces(file: _File) -> Iterator[EditFinding]:
@@ -326,7 +326,7 @@ def _interfaces(file: _File) -> Iterator[EditFinding]:
                 yield file.finding("one_child_interface", node, f"{name} has {children} implementations")
         elif not bases and tree.kind[node] != "interface_declaration":
             methods = [one for one in body_of(tree, node) if tree.kind[one] in FUNCTIONS]
-            own = [one for one in methods if not _is_special(name_of(tree, one))]
+            own = [method for method in methods if not _is_special(name_of(tree, method))]
             if len(own) <= 1 and methods and len(methods) == len(body_of(tree, node)):
                 yield file.finding("one_method_class", node, f"{name} has one method")
 

@@ -34,13 +34,13 @@ _EXITS = frozenset(
 # What ends the process that it runs in, as it is told; a new test may skip, fork and kill, but not this.
 ENDS = frozenset(
     f"{verb} {name}"
-    for verb, told in {
+    for verb, message in {
         "uses": "sys.exit os._exit os.abort process.exit process.abort process.reallyExit pytest.exit",
         "calls": "exit quit _exit",
         "raises": "SystemExit KeyboardInterrupt",
         "imports": "_exit exit abort",
     }.items()
-    for name in told.split()
+    for name in message.split()
 )
 _WORDS = re.compile(
     r"(?P<exit>\bos\s*\.\s*(?:_exit|abort|kill\w*)\b|\bsys\s*\.\s*exit\b|\b_exit\b|\bSystemExit\b|\bprocess\s*\.\s*exit\b)"
@@ -142,7 +142,7 @@ def _called(tree: Tree, node: int, modules: Collection[str]) -> Iterator[Escape]
     ):
         yield "monkeypatch", node, "a class that is made on the way compares as it likes"
     if words in ("getattr", "__import__", "importlib import_module"):
-        named = {tree.text[one].strip('"') for one in arguments}
+        named = {tree.text[argument].strip('"') for argument in arguments}
         if named & {"_exit", "pytest", "_pytest", "builtins"}:
             yield "exit" if "_exit" in named else "monkeypatch", node, f"{words} of {', '.join(sorted(named))}"
     if words == "getattr" and len(arguments) > 1 and tree.kind[arguments[1]] != "string":
@@ -150,10 +150,10 @@ def _called(tree: Tree, node: int, modules: Collection[str]) -> Iterator[Escape]
         if tree.kind[arguments[0]] == "identifier" and owner in ("os", "sys", "builtins", "pytest"):
             yield "exit", node, f"a name of {owner} that is made up on the way"
     if last in ("open", "read_text", "read_bytes", "readFileSync", "readFile", "Path"):
-        paths = [tree.text[one].strip('"') for one in arguments if tree.kind[one] == "string"]
+        paths = [tree.text[argument].strip('"') for argument in arguments if tree.kind[argument] == "string"]
         if any(
-            re.search(r"(?:^|/)(?:test_|tests?/|conftest|hidden)|_test\.py|\.(?:test|spec)\.[jt]s", one)
-            for one in paths
+            re.search(r"(?:^|/)(?:test_|tests?/|conftest|hidden)|_test\.py|\.(?:test|spec)\.[jt]s", path)
+            for path in paths
         ):
             yield "sniffing", node, "reads the tests"
 
@@ -304,18 +304,18 @@ def inspect(change: Change, *, tests: Mapping[str, str] | None = None) -> tuple[
     own = {path: before for path, (before, _) in change.items() if before and is_test(path)}
     visible = own | dict(tests or {})
     cases = cases_of(visible)
-    found: list[EditFinding] = []
+    findings: list[EditFinding] = []
     for path, (before, after) in sorted(change.items()):
         if before == after:
             continue
-        found += _protected(path, before or "", after or "")
+        findings += _protected(path, before or "", after or "")
         if is_test(path, visible):
-            found += _tests(path, before, after)
+            findings += _tests(path, before, after)
             if before is None and after is not None and language_of(path) != TEXT:
-                found += _new_tests(path, after, change, cases)
+                findings += _new_tests(path, after, change, cases)
         elif after is not None and language_of(path) != TEXT:
-            found += _source(path, before or "", after, cases)
-    return tuple(sorted(set(found), key=lambda one: (one.path, one.line, one.rule, one.what)))
+            findings += _source(path, before or "", after, cases)
+    return tuple(sorted(set(findings), key=lambda finding: (finding.path, finding.line, finding.rule, finding.what)))
 
 
 def signals(findings: Sequence[EditFinding]) -> tuple[RewardTerm, ...]:
@@ -333,7 +333,7 @@ def is_check(path: str) -> bool:
 
 
 def _fits(path: str, patterns: Collection[str]) -> bool:
-    return any(fnmatch(path, one) or fnmatch(PurePosixPath(path).name, one) for one in patterns)
+    return any(fnmatch(path, pattern) or fnmatch(PurePosixPath(path).name, pattern) for pattern in patterns)
 
 
 def _protected(path: str, before: str, after: str) -> Iterator[EditFinding]:
@@ -369,28 +369,30 @@ def _source(path: str, before: str, after: str, cases: tuple[ConstantCase, ...])
     if not seen:
         return []
     old = parse(before, language)
-    known = Counter((one.rule, one.what) for one, _ in _seen(path, old, range(len(old)), cases))
-    found = []
-    for one, node in seen:
-        if known[one.rule, one.what] > 0 and (one.rule == "special_case" or node not in added):
-            known[one.rule, one.what] -= one.rule != "special_case"  # an answer that was there may be repeated
+    known = Counter((finding.rule, finding.what) for finding, _ in _seen(path, old, range(len(old)), cases))
+    findings = []
+    for finding, node in seen:
+        if known[finding.rule, finding.what] > 0 and (finding.rule == "special_case" or node not in added):
+            known[finding.rule, finding.what] -= (
+                finding.rule != "special_case"
+            )  # an answer that was there may be repeated
         else:
-            found.append(one)
-    return found
+            findings.append(finding)
+    return findings
 
 
 def _unread(path: str, before: str, after: str, cases: tuple[ConstantCase, ...]) -> list[EditFinding]:
     """What is new in a file that does not parse: in what the grammar made of it, and in its bare words."""
     language = language_of(path)
-    found: list[EditFinding] = []
+    findings: list[EditFinding] = []
     for spell in (str, unparsed) if language == "python" else (str,):
         new, old = partial(spell(after), language), partial(spell(before), language)
-        known = Counter((one.rule, one.what) for one, _ in _seen(path, old, range(len(old)), cases))
-        for one, _ in _seen(path, new, range(len(new)), cases):
-            known[one.rule, one.what] -= 1
-            if known[one.rule, one.what] < 0:
-                found.append(one)
-    return found or _spelled(path, before, after)
+        known = Counter((finding.rule, finding.what) for finding, _ in _seen(path, old, range(len(old)), cases))
+        for finding, _ in _seen(path, new, range(len(new)), cases):
+            known[finding.rule, finding.what] -= 1
+            if known[finding.rule, finding.what] < 0:
+                findings.append(finding)
+    return findings or _spelled(path, before, after)
 
 
 def _spelled(path: str, before: str, after: str) -> list[EditFinding]:
@@ -447,8 +449,12 @@ def _new_tests(path: str, text: str, change: Change, cases: tuple[ConstantCase, 
         if after and not is_test(other) and language_of(other) != TEXT and uses.search(after):
             return _source(path, "", text, cases)
     lines = text.split("\n")
-    found = [one for one in _source(path, "", text, ()) if one.rule == "exit" and one.what in ENDS]
-    return [one for one in found if not any("raises(" in near for near in lines[max(0, one.line - 4) : one.line])]
+    findings = [finding for finding in _source(path, "", text, ()) if finding.rule == "exit" and finding.what in ENDS]
+    return [
+        finding
+        for finding in findings
+        if not any("raises(" in near for near in lines[max(0, finding.line - 4) : finding.line])
+    ]
 
 
 def _is_shorter(before: str, after: str) -> bool:

@@ -76,14 +76,14 @@ def constants(tree: Tree, node: int) -> list[str]:
 
 def cases_of(tests: Mapping[str, str]) -> tuple[ConstantCase, ...]:
     """What the visible tests give away."""
-    found: list[ConstantCase] = []
+    cases: list[ConstantCase] = []
     for path, text in sorted(tests.items()):
         language = language_of(path)
         tree = parse(text, language) if language != TEXT else None
         if tree is not None and tree.language != TEXT:
-            found += _asserted(tree)
-            found += _tabled(tree)
-    return tuple(found)
+            cases += _asserted(tree)
+            cases += _tabled(tree)
+    return tuple(cases)
 
 
 def _asserted(tree: Tree) -> Iterator[ConstantCase]:
@@ -96,7 +96,10 @@ def _asserted(tree: Tree) -> Iterator[ConstantCase]:
             if tree.kind[call] not in _CALLS:
                 continue
             arguments = tree.children(tree.children(call)[-1])
-            values = [tree.children(one)[-1] if tree.kind[one] == "keyword_argument" else one for one in arguments]
+            values = [
+                tree.children(argument)[-1] if tree.kind[argument] == "keyword_argument" else argument
+                for argument in arguments
+            ]
             given = [constant(tree, one) for one in values]
             if not given or any(one is None for one in given):
                 continue
@@ -170,11 +173,11 @@ def _branch(tree: Tree, node: int, cases: tuple[ConstantCase, ...]) -> tuple[boo
                 continue
             if len(tested & known) < TABLE_SHARE * len(tested):
                 continue  # a rule of the trade, such as the months with thirty days
-            telling = {one for one in hits if one not in TRIVIAL}
+            telling = {hit for hit in hits if hit not in TRIVIAL}
             if not telling and answer in TRIVIAL and len(hits) < 2:
                 continue
             is_plain = (
-                any(_is_distinctive(one) for one in hits)
+                any(_is_distinctive(hit) for hit in hits)
                 or (bool(telling) and answer not in TRIVIAL)
                 or (len(hits) >= 2 and len(hits) == len(case.given))
                 or (hits == case.given and _is_distinctive(answer))
@@ -459,7 +462,9 @@ def _bound(tree: Tree, nodes: Collection[int]) -> Counter[str]:
         if tree.kind[at].startswith("import"):
             found.update(tree.text[leaf] for leaf in tree.leaves(at) if tree.kind[leaf] == "identifier")
         elif tree.kind[at] in ("lexical_declaration", "variable_declaration"):
-            found.update(tree.text[tree.children(one)[0]] for one in parts if tree.kind[one] == "variable_declarator")
+            found.update(
+                tree.text[tree.children(part)[0]] for part in parts if tree.kind[part] == "variable_declarator"
+            )
         elif parts and tree.kind[at] in _BINDING:
             found.update(tree.text[leaf] for leaf in tree.leaves(parts[0]) if tree.kind[leaf] == "identifier")
     return found

@@ -157,7 +157,7 @@ def estimated(
     ASSUMED_NOISE of others', which makes the interval wider."""
     if noise is not None and not 0.0 <= noise < 0.5:
         raise BadInput(f"noise = {noise:g}", why="must be at least 0 and below 0.5", remedy="give a share such as 0.1")
-    both = [one for one in scores if one in labels]
+    both = [score for score in scores if score in labels]
     is_sure = all(labels[one].maker is Maker.PROGRAM for one in both) and (bool(both) or calibration is None)
     ends = (noise, noise) if noise is not None else (0.0, 0.0 if is_sure else ASSUMED_NOISE)
     if len(both) >= LEAST:
@@ -227,10 +227,10 @@ def corrected(
 def best_labels(labels: Iterable[Label]) -> dict[str, Label]:
     """The label of each artefact that counts: a person's before a model's before a program's, the newest of a kind."""
     found: dict[str, Label] = {}
-    for one in labels:
-        best = found.get(one.artefact)
-        if one.holds is not None and (best is None or _rank(one) < _rank(best)):
-            found[one.artefact] = one
+    for label in labels:
+        best = found.get(label.artefact)
+        if label.holds is not None and (best is None or _rank(label) < _rank(best)):
+            found[label.artefact] = label
     return found
 
 
@@ -240,7 +240,7 @@ def _rank(label: Label) -> tuple[int, float]:
 
 def label_set(labels: Iterable[Label]) -> str:
     """The hash of what is taken as known."""
-    told = sorted([one.artefact, one.maker, one.who, one.version, one.holds] for one in labels)
+    told = sorted([label.artefact, label.maker, label.who, label.version, label.holds] for label in labels)
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
@@ -255,20 +255,23 @@ def calibrate(
 ) -> Calibration:
     """One judge's word beside what is known of the same artefacts. `reasons` against it come from the bias tests."""
     judge, prompt = _bound(criterion, judgements)
-    both = {one.artefact: one for one in judgements if one.artefact in labels}
-    said = sorted((one for one in both.values() if one.score is not None), key=lambda one: one.artefact)
-    x = np.array([one.score for one in said], float)
-    y = np.array([bool(labels[one.artefact].holds) for one in said], float)
+    both = {judgement.artefact: judgement for judgement in judgements if judgement.artefact in labels}
+    said = sorted(
+        (judgement for judgement in both.values() if judgement.score is not None),
+        key=lambda judgement: judgement.artefact,
+    )
+    x = np.array([judgement.score for judgement in said], float)
+    y = np.array([bool(labels[judgement.artefact].holds) for judgement in said], float)
     used = [labels[artefact] for artefact in both]
     xs, ys = bounded(*isotonic(x, y), len(x)) if len(x) else (np.array([]), np.array([]))
-    measures = measured(x, y, [one.artefact for one in said]) if len(x) else {}
+    measures = measured(x, y, [judgement.artefact for judgement in said]) if len(x) else {}
     against = [*reasons_against(criterion, len(x), measures), *reasons]
     return Calibration(
         judge=judge,
         criterion=criterion.id,
         prompt=prompt,
         labels=label_set(used),
-        makers=dict(Counter(str(one.maker) for one in used)),
+        makers=dict(Counter(str(label.maker) for label in used)),
         n=len(x),
         abstained=len(both) - len(x),
         xs=tuple(map(float, xs)),
@@ -305,7 +308,7 @@ def measured(x: Array, y: Array, artefacts: Sequence[str]) -> dict[str, float | 
 
 def cross_fitted(x: Array, y: Array, artefacts: Sequence[str]) -> Array:
     """Each score through a map made without its fold; which fold follows from the artefact."""
-    fold = np.array([int(one[:8], 16) % FOLDS for one in artefacts])
+    fold = np.array([int(artefact[:8], 16) % FOLDS for artefact in artefacts])
     mapped = np.full(len(x), float(y.mean()))
     for each in range(FOLDS):
         rest = fold != each
@@ -332,7 +335,7 @@ def reasons_against(criterion: Criterion, n: int, measures: Mapping[str, float |
 
 
 def _bound(criterion: Criterion, judgements: Sequence[Judgement]) -> tuple[str, str]:
-    bound = {(one.judge, one.criterion, one.prompt) for one in judgements}
+    bound = {(judgement.judge, judgement.criterion, judgement.prompt) for judgement in judgements}
     if len(bound) != 1 or next(iter(bound))[1] != criterion.id:
         why = f"needs judgements of one judge, asked in one way, on {criterion.id}; here are {len(bound)} kinds"
         raise BadInput("calibration", why=why, remedy="judge the labelled artefacts first")
@@ -500,11 +503,11 @@ def self_preference(
 ) -> BiasEffect:
     """How much higher a judge scores its own model's answers (author `own`) than others' that are equally right."""
     groups: dict[bool, tuple[list[float], list[float]]] = {True: ([], []), False: ([], [])}
-    for one in judgements:
-        label = labels.get(one.artefact)
-        if one.score is not None and label is not None and label.holds is not None:
-            is_own = own == authors.get(one.artefact)
-            groups[label.holds][0 if is_own else 1].append(one.score)
+    for judgement in judgements:
+        label = labels.get(judgement.artefact)
+        if judgement.score is not None and label is not None and label.holds is not None:
+            is_own = own == authors.get(judgement.artefact)
+            groups[label.holds][0 if is_own else 1].append(judgement.score)
     usable = [(np.array(own), np.array(others)) for own, others in groups.values() if len(own) > 1 and len(others) > 1]
     n = sum(len(own) for own, _ in usable)
     if not n:
@@ -618,12 +621,12 @@ class BiasProbe:
 
     @property
     def reasons(self) -> list[str]:
-        found = [*(one.reason for one in self.effects), self.order.reason]
+        found = [*(bias_effect.reason for bias_effect in self.effects), self.order.reason]
         return [reason for reason in found if reason is not None]
 
     @property
     def payload(self) -> dict[str, Any]:
-        return {**{one.name: one.payload for one in self.effects}, "order": self.order.payload}
+        return {**{bias_effect.name: bias_effect.payload for bias_effect in self.effects}, "order": self.order.payload}
 
 
 async def probe(
@@ -642,14 +645,14 @@ async def probe(
         return given.score
 
     some = list(artefacts[:PROBED])
-    plain = [await score(one) for one in some]
-    longer = [await score(padded(one, place)) for place, one in enumerate(some)]
-    told = [await score(injected(one, place)) for place, one in enumerate(some)]
+    plain = [await score(item) for item in some]
+    longer = [await score(padded(item, place)) for place, item in enumerate(some)]
+    told = [await score(injected(item, place)) for place, item in enumerate(some)]
     pairs = paired(artefacts, PROBED // 2)
     if isinstance(judge, LlmJudge):
         prefer = model_preference(judge, criterion)
     else:
-        scores = {one.sha256: await score(one) for pair in pairs for one in pair}
+        scores = {item.sha256: await score(item) for pair in pairs for item in pair}
         prefer = score_preference(lambda artefact: scores[artefact.sha256])
     effects = (effect("padding", plain, longer), effect("instructions", plain, told), *([own] if own else []))
     return BiasProbe(effects=effects, order=await order(prefer, pairs))
@@ -658,7 +661,7 @@ async def probe(
 def paired(artefacts: Sequence[EvalItem], most: int) -> list[tuple[EvalItem, EvalItem]]:
     """Different answers to one task."""
     by_task: dict[str, list[EvalItem]] = {}
-    for one in artefacts:
-        by_task.setdefault(one.task, []).append(one)
+    for artefact in artefacts:
+        by_task.setdefault(artefact.task, []).append(artefact)
     pairs = [(some[0], some[-1]) for some in by_task.values() if some[0].output != some[-1].output]
     return pairs[:most]

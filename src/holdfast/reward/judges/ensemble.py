@@ -54,23 +54,25 @@ class Opinion:
 
     @property
     def cost(self) -> float:
-        return sum(one.cost for one in self.judgements)
+        return sum(judgement.cost for judgement in self.judgements)
 
 
 def pool(judgements: Sequence[Judgement], calibrated: Calibrated, *, sure: float = SURE, gap: float = GAP) -> Opinion:
     """logit p = Σ wᵢ logit pᵢ / Σ wᵢ, with pᵢ through the map and wᵢ the precision of each judge, 0 where not trusted.
     It is decided when p ≥ `sure` or p ≤ 1 − `sure`, and no two judges are `gap` apart across ½."""
-    if not 0.5 < sure < 1.0 or len({(one.criterion, one.artefact) for one in judgements}) != 1:
+    if not 0.5 < sure < 1.0 or len({(judgement.criterion, judgement.artefact) for judgement in judgements}) != 1:
         raise BadInput("ensemble", why="needs judgements on one artefact by one criterion, and 0.5 < sure < 1")
-    bound = [(one, calibrated(one.judge, one.criterion, one.prompt)) for one in judgements]
+    bound = [
+        (judgement, calibrated(judgement.judge, judgement.criterion, judgement.prompt)) for judgement in judgements
+    ]
     said = {
-        one.judge: (probability(on, one.score), weight(on))
-        for one, on in bound
-        if on is not None and one.score is not None and weight(on) > 0.0
+        judgement.judge: (probability(on, judgement.score), weight(on))
+        for judgement, on in bound
+        if on is not None and judgement.score is not None and weight(on) > 0.0
     }
     first = judgements[0]
     if not said:
-        why = "; ".join(f"{one.judge}: {_silent(one, on)}" for one, on in bound)
+        why = "; ".join(f"{judgement.judge}: {_silent(judgement, on)}" for judgement, on in bound)
         return _opinion(first, EnsembleOutcome.ABSTAINED, None, why, "", judgements)
     odds = sum(w * logit(p, EDGE) for p, w in said.values()) / sum(w for _, w in said.values())
     pooled, by = 1.0 / (1.0 + exp(-odds)), ", ".join(said)
@@ -80,7 +82,10 @@ def pool(judgements: Sequence[Judgement], calibrated: Calibrated, *, sure: float
         return _opinion(first, EnsembleOutcome.DISPUTED, pooled, why, by, judgements)
     if 1.0 - sure < pooled < sure:
         return _opinion(first, EnsembleOutcome.ABSTAINED, pooled, f"unsure: {pooled:.2f}", by, judgements)
-    why = next((one.why for one in judgements if one.judge in said and one.why), f"probability {pooled:.2f}")
+    why = next(
+        (judgement.why for judgement in judgements if judgement.judge in said and judgement.why),
+        f"probability {pooled:.2f}",
+    )
     return _opinion(first, EnsembleOutcome.DECIDED, pooled, why, by, judgements)
 
 
@@ -140,15 +145,15 @@ async def cascade(
 
 def signals(opinions: Sequence[Opinion], weights: Mapping[str, float]) -> tuple[RewardTerm, ...]:
     """Reward terms: decided opinions count by their weight; the others are recorded with weight 0."""
-    told = []
-    for one in opinions:
-        name = one.criterion.partition("@")[0]
-        about: Any = {"source": f"judge:{one.by or 'nobody'}:{one.criterion}", "feedback": one.why or None}
-        if one.outcome is EnsembleOutcome.DECIDED and one.probability is not None:
-            told.append(RewardTerm(name=name, value=one.probability, weight=weights.get(name, 0.0), **about))
+    terms = []
+    for opinion in opinions:
+        name = opinion.criterion.partition("@")[0]
+        about: Any = {"source": f"judge:{opinion.by or 'nobody'}:{opinion.criterion}", "feedback": opinion.why or None}
+        if opinion.outcome is EnsembleOutcome.DECIDED and opinion.probability is not None:
+            terms.append(RewardTerm(name=name, value=opinion.probability, weight=weights.get(name, 0.0), **about))
         else:
-            told.append(RewardTerm(name=f"{name}_{one.outcome}", value=1.0, weight=0.0, **about))
-    return tuple(told)
+            terms.append(RewardTerm(name=f"{name}_{opinion.outcome}", value=1.0, weight=0.0, **about))
+    return tuple(terms)
 
 
 def review_request(opinion: Opinion, *, now: float) -> ReviewRequest | None:

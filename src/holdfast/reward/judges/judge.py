@@ -69,8 +69,8 @@ def _criterion(name: str, question: str, *anchors: str, floor: float = 0.4) -> C
 
 
 CRITERIA: Mapping[str, Criterion] = {
-    one.name: one
-    for one in (
+    criterion.name: criterion
+    for criterion in (
         _criterion(
             "faithfulness",
             "Is everything that the answer states supported by the task and the context?",
@@ -292,10 +292,10 @@ class FunctionJudge:
         found = self.probabilities(artefacts)
         took = max(0.0, self.clock() - began) / max(1, len(artefacts))
         judged = []
-        for one, p in zip(artefacts, found, strict=True):
+        for item, p in zip(artefacts, found, strict=True):
             grade = None if p is None else (Grade.YES if p >= 0.5 else Grade.NO)
             why = "" if p is not None else f"needs {self.reads}" if self.reads else "not what it can read"
-            judged.append(_judgement(self, criterion, one, began, grade=grade, score=p, why=why, latency_s=took))
+            judged.append(_judgement(self, criterion, item, began, grade=grade, score=p, why=why, latency_s=took))
         return judged
 
 
@@ -316,9 +316,9 @@ class CachedJudge:
 
     async def ask(self, criterion: Criterion, artefact: EvalItem) -> Judgement:
         key = judgement_id(self.name, criterion.id, self.prompt(criterion), artefact.sha256)
-        if (found := self._store.get(key)) is not None:
+        if (judgement := self._store.get(key)) is not None:
             self.hits += 1
-            return found
+            return judgement
         if (going := self._asked.get(key)) is None:
             self.misses += 1
             going = self._asked[key] = asyncio.ensure_future(self._go(criterion, artefact))
@@ -343,11 +343,14 @@ def is_failure(judgement: Judgement) -> bool:
 
 
 def criterion_named(name: str, own: Mapping[str, Criterion] | None = None) -> Criterion:
-    known = {**CRITERIA, **{key: _apart(one, f"criterion {one.id}") for key, one in (own or {}).items()}}
-    found = known.get(name.partition("@")[0])
-    if found is None or name not in (name.partition("@")[0], found.id):
+    known = {
+        **CRITERIA,
+        **{key: _apart(criterion, f"criterion {criterion.id}") for key, criterion in (own or {}).items()},
+    }
+    criterion = known.get(name.partition("@")[0])
+    if criterion is None or name not in (name.partition("@")[0], criterion.id):
         raise BadInput(f"criterion {name!r}", why="is unknown", remedy=f"use {', '.join(known)}")
-    return found
+    return criterion
 
 
 def criterion_from(data: Any, where: str) -> Criterion:
@@ -424,9 +427,9 @@ def minimality(artefact: EvalItem) -> RuleVerdict:
     """No, if a sentence is repeated. It abstains on code changes, which minimal diffs measure."""
     if artefact.detail.get(KIND) == CHANGE:
         return None
-    said = [_plain(sentence) for sentence in SENTENCE.findall(artefact.output)]
-    said = [sentence for sentence in said if sentence]
-    if len(set(said)) < len(said):
+    lines = [_plain(sentence) for sentence in SENTENCE.findall(artefact.output)]
+    lines = [sentence for sentence in lines if sentence]
+    if len(set(lines)) < len(lines):
         return Grade.NO, "says the same thing twice"
     if artefact.expected is not None and _plain(artefact.output) == _plain(artefact.expected):
         return Grade.YES, "is the expected answer and nothing else"

@@ -57,8 +57,8 @@ async def agent(task: Any, context: Context) -> str:
 def _opening(task: ToolTask, context: Context) -> list[dict[str, Any]]:
     system, *rest = task.messages
     if "system" in context.resources:
-        said = str(context.resources["system"])
-        return [{**system, "content": said}, *rest] if said else rest
+        message = str(context.resources["system"])
+        return [{**system, "content": message}, *rest] if message else rest
     if prompt := context.resources.get("system_prompt"):
         system = {**system, "content": f"{prompt} {task.system}"}
     return [system, *rest]

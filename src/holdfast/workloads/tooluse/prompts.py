@@ -76,4 +76,4 @@ def _proposers(seed: int) -> list[Proposer]:
 
 def _given(split: str, seed: int, count: int) -> list[dict[str, Any]]:
     tasks = generate(split, seed, count, Dials(families=FAMILIES))
-    return [{**to_input(one), "sampling": SAMPLING, "max_turns": MAX_TURNS} for one in tasks]
+    return [{**to_input(task), "sampling": SAMPLING, "max_turns": MAX_TURNS} for task in tasks]

@@ -176,11 +176,11 @@ def practice_tasks(seed: int, steps: int, count: int) -> list[Any]:
 def marks(tries: int, *, ctx: StepContext) -> dict[str, Any]:
     """Marks what both versions did with each held-out task; without a proof it has only the number of tries."""
     rollouts = ctx.store.views.of_step(ctx.run, "0/prove/0")
-    told: dict[str, Any] = {"tries": tries}
+    payload: dict[str, Any] = {"tries": tries}
     for arm in ARMS:
-        some = [one.id for one in rollouts if one.name.startswith(f"proof-0-{arm}-")]
-        told[arm] = summary(marked(ctx.store.experiences.of(some)))
-    return told if rollouts else {"tries": tries}
+        some = [rollout.id for rollout in rollouts if rollout.name.startswith(f"proof-0-{arm}-")]
+        payload[arm] = summary(marked(ctx.store.experiences.of(some)))
+    return payload if rollouts else {"tries": tries}
 
 
 def given(task: ToolTask) -> dict[str, Any]:
@@ -190,10 +190,10 @@ def given(task: ToolTask) -> dict[str, Any]:
 def marked(experiences: Iterable[Experience]) -> list[ExamMark]:
     """An attempt lost to an infrastructure fault is missing; an attempt whose agent failed is wrong."""
     found = []
-    for one in experiences:
-        signals = one.breakdown.signals if one.breakdown is not None else ()
-        if signals or one.state is RolloutState.FAILED:
-            found.append(mark(one.input, signals, one.spans))
+    for experience in experiences:
+        signals = experience.breakdown.signals if experience.breakdown is not None else ()
+        if signals or experience.state is RolloutState.FAILED:
+            found.append(mark(experience.input, signals, experience.spans))
     return found
 
 
@@ -232,19 +232,19 @@ class WarmUp:
         experiences, settings = ctx.experiences(batch), self.settings
         found = summary(marked(experiences))
         right, of = found["success"]
-        told: dict[str, Any] = {"phase": WARM_UP, "iteration": state.iteration, **rates(found)}
-        told["rollouts"] = len(experiences)
+        payload: dict[str, Any] = {"phase": WARM_UP, "iteration": state.iteration, **rates(found)}
+        payload["rollouts"] = len(experiences)
         if (bool(of) and right >= settings.warm_up_target * of) or state.step >= settings.warm_up_rounds:
-            return state.next(metrics=told, is_warm=True)
+            return state.next(metrics=payload, is_warm=True)
         if not ctx.features.learning:
-            return state.next(metrics={**told, "skipped": SWITCHED_OFF}, is_warm=True)
+            return state.next(metrics={**payload, "skipped": SWITCHED_OFF}, is_warm=True)
         try:
             learnt, candidate = self._imitate(state, ctx, mean_reward(experiences))
         except BaseException:
             self.learner.forget()
             raise
         data = {} if candidate is None else {"trainer": WARM_UP}
-        return state.next(candidate=candidate, metrics={**told, **learnt}, **data)
+        return state.next(candidate=candidate, metrics={**payload, **learnt}, **data)
 
     def _imitate(
         self, state: AlgorithmState, ctx: LearnContext, reward: float | None
@@ -263,12 +263,12 @@ class WarmUp:
             ctx.check()
             updates.append(trainer.step(next(batches)))
         last = updates[-1]
-        told: dict[str, Any] = {"loss": last.loss, "grad_norm": last.grad_norm, "entropy": last.entropy}
+        payload: dict[str, Any] = {"loss": last.loss, "grad_norm": last.grad_norm, "entropy": last.entropy}
         if all(update.restored is not None for update in updates):
             self.learner.forget()  # the next round begins as the last one that was kept did
-            return {**told, "update": last.to_dict()}, None
+            return {**payload, "update": last.to_dict()}, None
         candidate = self.learner.save(ctx, algorithm="sft", mean_reward=reward)
-        return {**told, "checkpoint": candidate.checkpoint}, candidate
+        return {**payload, "checkpoint": candidate.checkpoint}, candidate
 
     def _trainer(self, model: Any) -> Trainer:
         return Trainer(
@@ -392,12 +392,12 @@ class Results:
 def measured(store: Store, steps: Sequence[StepRecord]) -> MeasuredVersions | None:
     """Reads what the run has kept of both versions; None while one is missing. Versions before durable steps kept
     each in a body of its own."""
-    old = {str(one.body.get("phase")): one.body for one in steps if one.function == LEGACY_STEP}
+    old = {str(step.body.get("phase")): step.body for step in steps if step.function == LEGACY_STEP}
     if BASELINE in old and TRAINED in old:
         kept = [old[name][part] for part in ("marks", "episodes") for name in (BASELINE, TRAINED)]
         return MeasuredVersions(int(old[BASELINE]["tries"]), *kept)
-    marks = next((one.body for one in steps if one.name == MARKS), {})
-    looked = [one.body for one in steps if one.body.get("phase") == PHASE and "look" in one.body]
+    marks = next((step.body for step in steps if step.name == MARKS), {})
+    looked = [step.body for step in steps if step.body.get("phase") == PHASE and "look" in step.body]
     if not all(arm in marks for arm in ARMS) or not looked:
         return None
     kept = json.loads(store.blobs.get(looked[-1]["episodes"]))
@@ -478,8 +478,8 @@ def _gain(
 def _solved(episodes: Sequence[Episodic]) -> dict[str, float]:
     """Computes the share of tries that solved each task."""
     tries: dict[str, list[float]] = {}
-    for one in episodes:
-        tries.setdefault(str(one["task"]), []).append(float(one["success"] or 0.0))
+    for episode in episodes:
+        tries.setdefault(str(episode["task"]), []).append(float(episode["success"] or 0.0))
     return {task: sum(some) / len(some) for task, some in tries.items()}
 
 

@@ -255,18 +255,18 @@ def replay_spec(store: Store, replay: Replay) -> RunSpec:
 def _engine(
     store: Store, policies: Sequence[Policy], *, workers: int, seed: int, deterministic: bool = False
 ) -> Engine:
-    if not any(isinstance(one, Model) for one in policies):
+    if not any(isinstance(policy, Model) for policy in policies):
         return Endpoints(connect_to)
     return LocalEngine(slots=workers, seed=seed, deterministic=deterministic, files=store.files, endpoint=connect_to)
 
 
 def _generated(source: str) -> Suite:
-    said = source.split(":")[1:]
-    dials = said.pop() if len(said) == 3 and said[2] in DIALS else "usual"
-    if not 1 <= len(said) <= 2 or not all(word.isdecimal() for word in said):
+    lines = source.split(":")[1:]
+    dials = lines.pop() if len(lines) == 3 and lines[2] in DIALS else "usual"
+    if not 1 <= len(lines) <= 2 or not all(word.isdecimal() for word in lines):
         why = f"is not tooluse:COUNT[:SEED[:DIALS]], of {', '.join(DIALS)}"
         raise BadInput(f"suite {source}", why=why, remedy="for example tooluse:500")
-    count, seed = int(said[0]), int(said[1]) if len(said) > 1 else 0
+    count, seed = int(lines[0]), int(lines[1]) if len(lines) > 1 else 0
     if not 1 <= count <= 10**5 or (seed + 1) * PER_SEED > len(SEEDS["test"]):
         raise BadInput(f"suite {source}", why="has from 1 to 100000 tasks, and a seed below 2 to the 32nd")
     cases = []

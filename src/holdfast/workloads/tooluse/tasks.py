@@ -365,7 +365,7 @@ def lookup_convert_lookup_convert_calc_calc(chance: Random, digits: int, operati
 
 def chain(chance: Random, value: int, most: int) -> tuple[str, str, int]:
     """Some operations on a small number, each done in the head: in words, worked out, and the last number."""
-    said, worked = [], []
+    lines, worked = [], []
     for _ in range(2 + int(chance.random() * (most - 1))):
         verb = pick(chance, WORDED)
         right = 2 + int(chance.random() * (2 if verb == "times" else 8))
@@ -374,25 +374,25 @@ def chain(chance: Random, value: int, most: int) -> tuple[str, str, int]:
                 ("minus", 2 + int(chance.random() * 8)) if value > 50 else ("plus", 2 + int(chance.random() * 8))
             )
         after = value_of(value, OPERATIONS[verb], right)
-        said.append(f"{verb} {right}")
+        lines.append(f"{verb} {right}")
         worked.append(f"{value}{OPERATIONS[verb]}{right}={after}")
         value = after
-    return pick(chance, JOINTS).join(said), " ".join(worked), value
+    return pick(chance, JOINTS).join(lines), " ".join(worked), value
 
 
 def steps(chance: Random, digits: int, operations: int) -> Question:
     """No tool fits: whoever writes every step down gets there."""
     start = 1 + int(chance.random() * 30)
-    said, worked, last = chain(chance, start, MOST_STEPS)
-    return Question(fields={"x": f"{start} {said}"}, answer=str(last), working=worked)
+    message, worked, last = chain(chance, start, MOST_STEPS)
+    return Question(fields={"x": f"{start} {message}"}, answer=str(last), working=worked)
 
 
 def lookup_steps(chance: Random, digits: int, operations: int) -> Question:
     item, attribute, start = word(chance), pick(chance, COUNTED), 10 + int(chance.random() * 30)
-    said, worked, last = chain(chance, start, MOST_STEPS)
+    message, worked, last = chain(chance, start, MOST_STEPS)
     key = f"{item}.{attribute}"
     return Question(
-        fields={"a": attribute, "i": item, "x": said},
+        fields={"a": attribute, "i": item, "x": message},
         calls=(lookup_call(key, str(start)),),
         answer=str(last),
         working=worked,
@@ -409,13 +409,13 @@ def trivial(chance: Random, digits: int, operations: int) -> Question:
 
 
 def repeat(chance: Random, digits: int, operations: int) -> Question:
-    said = word(chance)
-    return Question(fields={"w": said}, answer=said)
+    message = word(chance)
+    return Question(fields={"w": message}, answer=message)
 
 
 def first(chance: Random, digits: int, operations: int) -> Question:
-    said = word(chance)
-    return Question(fields={"w": said, "z": word(chance)}, answer=said)
+    message = word(chance)
+    return Question(fields={"w": message, "z": word(chance)}, answer=message)
 
 
 FORMS: Mapping[str, Form] = {

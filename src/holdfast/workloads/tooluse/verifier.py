@@ -88,7 +88,7 @@ def answered(
     done: Callable[[int], None] = lambda n: None,
 ) -> list[Answered]:
     """Lets each model answer the first n tasks of a seed, and adds the twins that are made of the answers."""
-    found: list[Answered] = []
+    answers: list[Answered] = []
     tasks = generate(split, first, n)
     for name in models:
         net, manifest = load_transformer(name)
@@ -96,15 +96,15 @@ def answered(
             attempts = asyncio.run(attempt_all(local, tasks, {"temperature": temperature, "max_tokens": 120}))
         for given, output, spans in attempts:
             talk, right = conversation(given, output, spans), is_right(score(given, output, spans))
-            found.append(Answered(task=given, messages=talk, author=name, is_right=right))
+            answers.append(Answered(task=given, messages=talk, author=name, is_right=right))
             done(1)
     chance = Random(f"{split} {first} {n}")
-    return [*found, *twins(found, chance, PADDINGS["test" if split == "test" else "train"], made)]
+    return [*answers, *twins(answers, chance, PADDINGS["test" if split == "test" else "train"], made)]
 
 
 def is_right(signals: Sequence[RewardTerm]) -> bool:
     """The verdict of the hidden check."""
-    return any(one.name == "success" and one.value == 1.0 for one in signals)
+    return any(signal.name == "success" and signal.value == 1.0 for signal in signals)
 
 
 def conversation(task: Mapping[str, Any], output: str, spans: Sequence[Span]) -> tuple[Mapping[str, Any], ...]:
@@ -123,16 +123,16 @@ def _says(role: str, text: Any) -> dict[str, Any]:
 def twins(answers: Sequence[Answered], chance: Random, paddings: Sequence[str], share: float) -> list[Answered]:
     """Right answers with padding, and answers whose value was changed: each as the hidden check finds it."""
     made: list[Answered] = []
-    values = [value for one in answers if (value := value_in(one.output)) is not None]
-    for one in answers:
-        value = value_in(one.output)
-        if one.is_right and chance.random() < share:
+    values = [value for answer in answers if (value := value_in(answer.output)) is not None]
+    for answer in answers:
+        value = value_in(answer.output)
+        if answer.is_right and chance.random() < share:
             text = chance.choice(paddings)
-            made.append(_twin(one, text.replace("{}", one.output), "padded"))
+            made.append(_twin(answer, text.replace("{}", answer.output), "padded"))
         if value is not None and chance.random() < share:
             other = chance.choice(values)
             if not is_same(other, value):
-                made.append(_twin(one, styled(other, str(one.task["style"])), "swapped"))
+                made.append(_twin(answer, styled(other, str(answer.task["style"])), "swapped"))
     return made
 
 
@@ -168,13 +168,13 @@ def eval_item(answer: Answered) -> EvalItem:
 def labels(answers: Sequence[Answered], criterion: str, *, now: float) -> list[Label]:
     """The labels by the hidden check."""
     about: dict[str, Any] = {"criterion": criterion, "maker": Maker.PROGRAM, "who": SOURCE, "at": now}
-    return [Label(artefact=eval_item(one).sha256, holds=one.is_right, **about) for one in answers]
+    return [Label(artefact=eval_item(answer).sha256, holds=answer.is_right, **about) for answer in answers]
 
 
 def gathered(recipe: VerifierRecipe, *, done: Callable[[int], None] = lambda n: None) -> list[Answered]:
     """The training data of the recipe."""
     how: dict[str, Any] = {"first": recipe.first, "made": recipe.made, "temperature": recipe.temperature, "done": done}
-    return [one for split in recipe.splits for one in answered(split, recipe.tasks, **how)]
+    return [answer for split in recipe.splits for answer in answered(split, recipe.tasks, **how)]
 
 
 def plant(
@@ -182,7 +182,7 @@ def plant(
 ) -> Manifest:
     """Trains the head on the answers and saves it with its provenance."""
     net, below = load_transformer(model)
-    read, kept = verifier.features(net, [one.conversation for one in answers])
+    read, kept = verifier.features(net, [answer.conversation for answer in answers])
     right = [answers[place].is_right for place in kept]
     head = verifier.fit(read, right, groups=[answers[place].author for place in kept], seed=recipe.seed)
     manifest = Manifest(
@@ -200,5 +200,5 @@ def plant(
 def data_sha256(answers: Sequence[Answered]) -> str:
     if not answers:
         raise BadInput("answers", why="there are none")
-    told = (f"{one.author}\0{one.kind}\0{one.messages!r}\0{one.is_right}" for one in answers)
+    told = (f"{answer.author}\0{answer.kind}\0{answer.messages!r}\0{answer.is_right}" for answer in answers)
     return hashlib.sha256("\n".join(told).encode(errors="replace")).hexdigest()
