@@ -47,7 +47,7 @@ from tests.warm import LIBRARIES, Warm
 ROOT = Path(__file__).resolve().parents[1]
 GENERATED = shutil.ignore_patterns(".git", ".venv*", ".holdfast", "*.pyc", ".*_cache", ".hypothesis", "build")
 ROOMS = sorted(path.parent.name for path in (ROOT / "src/holdfast").glob("*/__init__.py"))
-HANG_S = 90  # no test takes so long without a mutant
+HANG_S = 240  # no test takes so long without a mutant, even where kernels are compiled anew on a busy machine
 START = Lock()
 Result = dict[str, Any]  # mutants, tried, killed, and of the survivors their diffs and how many are texts
 
