@@ -129,7 +129,7 @@ def test_a_flag_can_be_taken_from_a_file_and_comes_out_as_it_went_in(flags: Grou
     assert (after.rules, after.variants) == (flag.rules, flag.variants)
     said = flags("set", "parser", "--file", path, "--owner", "bob").refusal
     assert "--file: says all of it, so --owner cannot be given too" in said
-    assert flags("set", "other", "--file", path).code == 2
+    assert "name = 'parser': is not 'other'; give the same name twice" in flags("set", "other", "--file", path).refusal
     assert flags("set", "parser", "--file", tmp_path / "gone.json").code == 2
 
 
