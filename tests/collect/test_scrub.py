@@ -483,6 +483,19 @@ def test_a_secret_is_found_by_the_words_around_it(text: str, secret: str) -> Non
         "密码长度必须为8-20位",
         "My code returns 4096 instead of 2048",
         "id,token_count,status\n1,4821,ok",
+        "git clone git@github.com:rust-lang/rust.git",
+        'see {"required": ["user", "password"], "properties": {"password": {"type": "string"}}}',
+        "postgres://user:password@localhost:5432/mydb is the format that the docs show",
+        'PASSWORD_REGEX = r"^(?=.*[A-Z])(?=.*\\d).{8,}$"',
+        'private_key_path = "~/.ssh/id_ed25519"',
+        "is it taller than Big Ben?",
+        "ERROR LoginService - NullPointerException at line 846",
+        "GET /api/v2/login?page=2&limit=50 200 734ms",
+        "var n=e.login||{};n.v=39}(window,document);",
+        'see {"service": "login", "sha": "b747657ca0fdff385e974ff6245b74199f2ccb2f"}',
+        "commit aba5a9b16da1dd20df0edfb205d2ae2880b7c8ef",  # no ABA number
+        "commit 59e7c5bacb3b9af18f385d5c8cd8d96774e982fa\nDate:   2021-12-06 18:38:07 +0200",  # no 2FA
+        "Hello support, it is an LM317T at pin 7",
     ],
 )
 def test_what_only_speaks_of_secrets_stays(text: str) -> None:

@@ -91,7 +91,9 @@ def is_grouped(text: str) -> bool:
 
 
 def _is_somebodys(address: str) -> bool:
-    """False for the domains that RFC 2606 reserves for examples, and for names of packages with a version."""
+    """False for the domains that RFC 2606 reserves for examples, and for the user whom all share on hosts of code."""
+    if address.startswith("git@"):
+        return False
     domain = re.sub(r"[\s\[\](){}<>]|dot|punkt", "", address.rpartition("@")[2].lower())
     return not re.search(r"(?:^|\.)(?:example(?:\.com|\.net|\.org|\.edu)?|test|invalid|localhost)$", domain)
 
@@ -118,10 +120,10 @@ def _bits(text: str) -> float:
     return -sum(n / len(text) * log2(n / len(text)) for n in Counter(text).values())
 
 
-_CODE = re.compile(  # a call, an index, an attribute, a constant, an address, a type
-    r"^[A-Za-z_][A-Za-z_.]*[(\[{]|^[A-Za-z_]+\.[A-Za-z_]+$|^[A-Z][A-Z_]+$|^(?:https?|file):|::|\w\.(?:env|get|config"
+_CODE = re.compile(  # a call, an index, an attribute, a constant, an address, a type, a pattern
+    r"^[A-Za-z_][A-Za-z_.]*[(\[{]|^[A-Za-z_]+\.[A-Za-z_]+$|^[A-Z][A-Z_]+$|^file:|^[A-Za-z][\w+]{1,20}://|::|\w\.(?:env|get|config"
     r"|environ)\b|^(?:process|os|self|this|config|settings|env|var|secrets|data|module|local)\.|^/[a-z]+(?:/|$)"
-    r"|^\.{1,2}/|=>|^\d+[a-z]{1,2}$"
+    r"|^(?:\.{1,2}|~)/|=>|^\d+[a-z]{1,2}$|\(\?[=!:<]|\[(?:A-Z|a-z|0-9)"
 )
 _SIGNS = frozenset("!@#$%^&*+=?~")
 
@@ -437,7 +439,7 @@ ASSIGNED: Mapping[str, Sign] = {
         rf"(?:{PASSWORDS})[\w-]{{0,24}}[\"'`*\])\\]{{0,4}}(?:\s(?:in )?(?:hex|base-?64|b64|encoded)"
         rf"|\s\([^()\n]{{1,30}}\)|\s(?:for|of|to|at|on|für|fur|vom|von|zum|de|du|del|do|da|pour|para|per"
         r"|voor|van|do|dla|till|til|for|untuk|cho|icin|için)\s[^\n:=]{1,40}?)?\s{0,4}"
-        r"(?:[:=|]{1,2}>?\s{0,8}|>(?=[^\s<])|(?:→|->|[,(](?=\s?[bru@]?[\"'])"
+        r"(?:[:=|]{1,2}>?\s{0,8}|>(?=[^\s<])|(?:→|->|(?<!\])[,(](?=\s?[bru@]?[\"'])"
         r"|(?<![\"'])\s(?:(?:is|ist|est|es|é|è|was"
         r"|lautet) )?(?=[\"']))\s{0,8})(?:[brfu@$]{1,2}(?=[\"']))?[\"'`*\\]{0,4}\s?"
         r"(?P<it>(?<=[\"'`])[^\"'`\n<>\\]{4,128}(?=[\"'`\\])|[^\s\"'`,;|<>\\][^\s\"'`,;|<>&\\]{3,511})",
@@ -694,7 +696,7 @@ def is_strong(text: str) -> bool:
 
 _PHRASE = re.compile(r"[a-z]{3,9}(?:[-_.+][a-z]{3,9}){3,7}\d{0,4}[!?]?")
 NAMING = re.compile(
-    r"pass|pwd|user|name|key|file|form|input|reset|login|auth|token|secret|text|type|field|cred|error|ident|config"
+    r"pass|pwd|user|name|key|file|form|input|reset|login|auth|token|secret|text|type|field|cred|error|exception|ident|config"
     r"|\bthe\b|\band\b|\bfor\b"
 )
 

@@ -23,6 +23,7 @@ PIECE = re.compile(
     r"(?:[^\s\"'`<>|,;\\\u2e80-\u9fff\uac00-\ud7ff\u0e00-\u0e7f]|[\u2e80-\u9fff](?<=[!-~].)(?=[0-9])){4,128}"
 )
 _CUT = re.compile(r"\n|(?<=\w)[.?]\s")
+_NO_LABEL = re.compile(r"[@.(%&\[$]|\?\w|\|\|")  # in code or in an address
 _LABEL_END = re.compile(r"[\s*:\])}\"'|>-]{0,6}\n[\s>*-]{0,8}")
 _MARKS = re.compile(r"[\s>*#\d.)(\[{\"'-]{0,8}")
 _VERB = (
@@ -34,7 +35,7 @@ _SAID = re.compile(_VERB)
 _ODD = re.compile(r"[0-9!#$%^&*?~@+=\[]|[^\W\d_A-Z][A-Z]|-[a-z]{1,9}-")  # in all that may be a password
 _NAMES_NEXT = re.compile(  # what follows is a name or a number of something else
     r"(?:user(?:name)?|account|host|server|ticket|order|version|issue|bug|id|file|room|model|table|column|error|line"
-    r"|port|build|rfc|cve|commit|sha\d*|hash|benutzer|utente|usuario|usuário|utilisateur)\W{1,3}$"
+    r"|port|build|rfc|cve|commit|sha\d*|hash|benutzer|utente|usuario|usuário|utilisateur)\W{1,4}$"
 )
 _LINK = re.compile(
     r"[\"'`*]{0,2},? (?:as|is|was|als|ist|comme|est|como|es|é|è|come|jako|som|de|olarak)\b[^\n.]{0,24}\Z", re.IGNORECASE
@@ -67,7 +68,7 @@ def passwords(text: str) -> Iterator[Detection]:
 def _after(text: str, lower: str, cue: re.Match[str]) -> Iterator[tuple[int, int]]:
     """What stands behind the word in its sentence; behind a line with nothing but the word, in the next line."""
     begin = cue.end()
-    if text.startswith(("@", ".", "(", "%", "&", "[", "$"), begin):
+    if _NO_LABEL.match(text, begin):
         return
     label = _LABEL_END.match(lower, begin)
     is_verb = cue.group().endswith("pass")  # mostly that
@@ -105,7 +106,7 @@ def _before(text: str, lower: str, cue: re.Match[str]) -> Iterator[tuple[int, in
         begin = cut.end()
     for start, end in _pieces(text, begin, at):
         piece = text[start:end]
-        if _ODD.search(piece) and is_prose(piece) and (_is_signed(piece) or _LINK.search(text, end, at)):
+        if end <= at and _ODD.search(piece) and is_prose(piece) and (_is_signed(piece) or _LINK.search(text, end, at)):
             yield start, end
 
 
