@@ -465,6 +465,37 @@ def test_a_key_that_others_can_read_or_that_is_none_is_refused(tmp_path: Path) -
             "jacket",
         ),
         ("netflix: bob@gmail.com / Popcorn!1", "Popcorn!1"),
+        ("pass is r8AN3GA349 btw", "r8AN3GA349"),
+        ("Is Coffee765! a strong enough password?", "Coffee765!"),
+        ("use tPtAWjNdiAR9 to unlock the pdf", "tPtAWjNdiAR9"),
+        ("my password is Pi=N$4wrVU35DiUk+2 and it won't let me in", "Pi=N$4wrVU35DiUk+2"),
+        ("minha senha é coffee_pancake6 e não consigo entrar", "coffee_pancake6"),
+        ("mon mot de passe est monkey-bella-monkey-dragon mais", "monkey-bella-monkey-dragon"),  # no key
+        ("WLAN-Passwort: 85575393025113150428", "85575393025113150428"),
+        ("Wi-Fi code for the airbnb: Sunny059$", "Sunny059$"),
+        ("Telefonkennwort: Tokyo07", "Tokyo07"),
+        ("the answer to my security question (first pet) is Tiger", "Tiger"),
+        ("Security question: name of your first school? Answer: Hund16", "Hund16"),
+        ("requirepass Ciao18$", "Ciao18$"),
+        ("djangoSecretKey = 'j#p-fmni!c9%!v87hc3(arq3s4&qk)z+*zo+o585+pgu0ly7yz';", "qk)z"),
+        ("$pdo = new PDO($dsn, 'dbadmin', 'Marble77*');", "Marble77*"),
+        ('mysql_real_connect(con, "10.8.50.189", "root", "elk-viking81", "crm", 0);', "elk-viking81"),
+        ('req.SetBasicAuth("worker", "schnee-pizza0")', "schnee-pizza0"),
+        ('.basic_auth("ci", Some("AADVLbkCj2"))', "AADVLbkCj2"),
+        ("DEBUG AuthService - authenticate(ci, Castle50!) returned false", "Castle50!"),
+        ("Wiederherstellungscode: lxgjk7ei7d", "lxgjk7ei7d"),
+        ("backup codes: 5985 8661 (used the others)", "5985 8661"),
+        ('totp = pyotp.TOTP("NBZFTW3FAPNYYCVY")', "NBZFTW3FAPNYYCVY"),
+        ("Votre code de vérification est 004357", "004357"),
+        ("the three digits on the back are 391", "391"),
+        (
+            "seed phrase? I entered guitar bridge arrow ocean river lizard camera wolf falcon mimic lemon pioneer",
+            "falcon",
+        ),
+        (
+            'I entered d76cbfe0fd8d273b43379bcf914dc8a2e5f2f0d8 under "Datadog API key"',
+            "d76cbfe0fd8d273b43379bcf914dc8a2e5f2f0d8",
+        ),
     ],
 )
 def test_a_secret_is_found_by_the_words_around_it(text: str, secret: str) -> None:
@@ -496,6 +527,10 @@ def test_a_secret_is_found_by_the_words_around_it(text: str, secret: str) -> Non
         "commit aba5a9b16da1dd20df0edfb205d2ae2880b7c8ef",  # no ABA number
         "commit 59e7c5bacb3b9af18f385d5c8cd8d96774e982fa\nDate:   2021-12-06 18:38:07 +0200",  # no 2FA
         "Hello support, it is an LM317T at pin 7",
+        "INFO [login] correlationId=24a1d954-c7b7-4625-8b53-eb36e29d04e5 handled in 95 ms",
+        "authenticate(request, username=username, password=password)",
+        "The answer to the security question is wrong",
+        "the password column is hashed_pw1 in table users_v2",
     ],
 )
 def test_what_only_speaks_of_secrets_stays(text: str) -> None:
@@ -509,6 +544,7 @@ def test_what_only_speaks_of_secrets_stays(text: str) -> None:
         {"label": "Hasło", "value": "4WcvtnEPdeJa"},
         {"question": "Wie lautet dein WLAN-Passwort?", "answer": "Gartenzwerg12"},
         {"selector": "#password", "text": "Blume99!x"},
+        {"element": "Password field", "text": "MangoMonkey75"},
         {"license_plate": "WC43 AKV"},
     ],
 )
