@@ -91,7 +91,9 @@ def is_grouped(text: str) -> bool:
 
 
 def _is_somebodys(address: str) -> bool:
-    """False for the domains that RFC 2606 reserves for examples, and for names of packages with a version."""
+    """False for the domains that RFC 2606 reserves for examples, and for the user whom all share on hosts of code."""
+    if address.startswith("git@"):
+        return False
     domain = re.sub(r"[\s\[\](){}<>]|dot|punkt", "", address.rpartition("@")[2].lower())
     return not re.search(r"(?:^|\.)(?:example(?:\.com|\.net|\.org|\.edu)?|test|invalid|localhost)$", domain)
 
@@ -118,10 +120,10 @@ def _bits(text: str) -> float:
     return -sum(n / len(text) * log2(n / len(text)) for n in Counter(text).values())
 
 
-_CODE = re.compile(  # a call, an index, an attribute, a constant, an address, a type
-    r"^[A-Za-z_][A-Za-z_.]*[(\[{]|^[A-Za-z_]+\.[A-Za-z_]+$|^[A-Z][A-Z_]+$|^(?:https?|file):|::|\w\.(?:env|get|config"
-    r"|environ)\b|^(?:process|os|self|this|config|settings|env|var|secrets|data|module|local)\.|^/[a-z]+(?:/|$)"
-    r"|^\.{1,2}/|=>|^\d+[a-z]{1,2}$"
+_CODE = re.compile(  # a call, an index, an attribute, a constant, an address, a type, a pattern
+    r"^[A-Za-z_][A-Za-z_.]*[(\[{]|^[A-Za-z_]+\.[A-Za-z_]+$|^[A-Z][A-Z_]+$|^file:|^[A-Za-z][\w+]{1,20}://|::|\w\.(?:env"
+    r"|get|config|environ)\b|^(?:process|os|self|this|config|settings|env|var|secrets|data|module|local)\.|^/[a-z]+(?:/"
+    r"|$)|^(?:\.{1,2}|~)/|=>|^\d+[a-z]{1,2}$|\(\?[=!:<]|\[(?:A-Z|a-z|0-9)"
 )
 _SIGNS = frozenset("!@#$%^&*+=?~")
 
@@ -162,7 +164,7 @@ def is_told_password(text: str) -> bool:
     if not is_given(text) or _CODE.match(text) or _CODE.search(text):
         return False
     if text.isdigit():
-        return 4 <= len(text) <= 16
+        return 4 <= len(text) <= 24
     words = text.split()
     if len(words) > 1:  # a phrase, if quoted
         return len(words) >= 3 and not {"your", "the", "enter", "must", "should", "password", "is", "a", "to"} & {
@@ -385,11 +387,11 @@ _NAMES = (
 )
 PASSWORDS = (  # each begins with a letter, so that a search skips to it
     r"passw(?:or)?[dt]e?|passphrase|passcode|pass(?:(?<![a-z]pass)|(?<=dbpass)|(?<=(?:user|root|mail|smtp|auth|wifi"
-    r"|test)pass)|(?<=(?:admin|store|redis|proxy|login)pass)|(?<=(?:key|sql|ftp|ssh|new|old)pass))\b"
+    r"|test)pass)|(?<=(?:admin|store|redis|proxy|login)pass)|(?<=(?:key|sql|ftp|ssh|new|old)pass)|(?<=requirepass))\b"
     r"|pwd?(?<![a-z]pw)(?<![a-z]pwd)\b|mot de passe|mdp\b|contrase[nñ][ay]|senha|palavra[ -]passe|parol|kennwort"
     r"|zugangscode|wachtwoord|hasł|haslo|hesl[aeou]|l[oö]sen(?:ord(?:et)?)?\b|adgangskode|kodeord|passord|salasan|sifre"
     r"|şifre|jelsz[oó]|lozink|geslo|kata sandi(?:nya)?|mat khau|mật khẩu|slaptažodis|parool|clave\b|masterauth"
-    r"|requirepass|securestring|jelszav|salasõna|parole|lykilorð|contrasinal|kata laluan|nenosiri|pasahitz"
+    r"|securestring|jelszav|salasõna|parole|lykilorð|contrasinal|kata laluan|nenosiri|pasahitz"
 )
 _OPENINGS = """
 pass pw login logg_inn cred mot_de_pass mdp contrase senha palavra parol parool kennwort zugangs wachtwoord hasł haslo
@@ -426,7 +428,7 @@ ASSIGNED: Mapping[str, Sign] = {
         rf"(?:{_NAMES})[\w-]{{0,24}}[\"'`*\])\\]{{0,4}}\s{{0,4}}"
         r"(?:[:=|]{1,2}>?|>(?=[^\s<])|→|->|,(?=\s?[\"'])|\b(?:is|are|was|ist|lautet|est|este|es|é|è|är|er|jest|je|to"
         r"|:)\b:?|\b(?:has been |was |is )?(?:set |changed |reset )?to\b)\s{0,4}(?:[brfu@$]{1,2}(?=[\"'])"
-        r"|base64:)?[\"'`*\\]{0,4}(?P<it>[^\s\"'`,;|<>&\\]{6,512})",
+        r"|base64:)?[\"'`*\\]{0,4}(?P<it>(?<=[\"'`])[^\s\"'`<>\\]{6,512}(?=[\"'`])|[^\s\"'`,;|<>&\\]{6,512})",
         "secret|token|key|credential|auth",
         words="jeton|schlüssel|sas|psk|clave|chave|klucz|sleutel|nyckel|nøgle|nøkkel|klíč|kľúč|anahtar|anahtarı|kulcs|avain"
         "|ključ|clé|cle|chiave|khóa|kunci|cheie|cheia",
@@ -437,11 +439,11 @@ ASSIGNED: Mapping[str, Sign] = {
         rf"(?:{PASSWORDS})[\w-]{{0,24}}[\"'`*\])\\]{{0,4}}(?:\s(?:in )?(?:hex|base-?64|b64|encoded)"
         rf"|\s\([^()\n]{{1,30}}\)|\s(?:for|of|to|at|on|für|fur|vom|von|zum|de|du|del|do|da|pour|para|per"
         r"|voor|van|do|dla|till|til|for|untuk|cho|icin|için)\s[^\n:=]{1,40}?)?\s{0,4}"
-        r"(?:[:=|]{1,2}>?\s{0,8}|>(?=[^\s<])|(?:→|->|[,(](?=\s?[bru@]?[\"'])"
+        r"(?:[:=|]{1,2}>?\s{0,8}|>(?=[^\s<])|(?:→|->|(?<!\])[,(](?=\s?[bru@]?[\"'])"
         r"|(?<![\"'])\s(?:(?:is|ist|est|es|é|è|was"
         r"|lautet) )?(?=[\"']))\s{0,8})(?:[brfu@$]{1,2}(?=[\"']))?[\"'`*\\]{0,4}\s?"
         r"(?P<it>(?<=[\"'`])[^\"'`\n<>\\]{4,128}(?=[\"'`\\])|[^\s\"'`,;|<>\\][^\s\"'`,;|<>&\\]{3,511})",
-        "pass|pw",
+        "pass|pw|kennwort|wachtwoord|lösenord",
         words=_CALLED,
         test=is_told_password,
         any_case=True,
@@ -468,7 +470,7 @@ ASSIGNED: Mapping[str, Sign] = {
         rf"|(?:when|if|as|at|for|in|into)\b[^\n.]{{0,30}}?(?:{PASSWORDS}))",
         "passw|passph|passc|to log in|to login|to sign in|to get in|to unlock|to decrypt",
         words="einloggen|anmelden",
-        test=lambda text: is_prose_password(text),
+        test=lambda text: is_prose_password(text) or is_phrase(text),
         any_case=True,
     ),
     "login_pair": sign(
@@ -503,7 +505,8 @@ ASSIGNED: Mapping[str, Sign] = {
     ),
     "wifi_key": sign(
         r"\b(?:(?:code|cl[ée]|clave|chave|chiave|sandi|key|schlüssel"
-        r"|pass)\s(?:d[ueol]l?\s)?wi-?fi(?:\sd[^\n:=]{1,24}?)?|(?:wi-?fi|wlan)[ -]?(?:key|code|schlüssel|pass)"
+        r"|pass)\s(?:d[ueol]l?\s)?wi-?fi(?:\sd[^\n:=]{1,24}?)?|(?:wi-?fi|wlan)[ -]?(?:key|code|schlüssel"
+        r"|pass)(?:\s(?:for|of|at|in|für|im)\s[^\n:=]{1,24}?)?"
         r"|(?:wi-?fi|wlan|ssid)\b[^\n]{2,48}?[\s,](?:key|code|schlüssel|clé|clave|chave|chiave|psk))\s?(?:is|est|es|é"
         r"|è|ist|:|=|(?<=el)|(?<=ey))\s{0,3}[\"'`]?(?P<it>[^\s\"'`<>]{5,63})",
         words="wifi|wlan|fi|ssid",
@@ -595,14 +598,36 @@ ASSIGNED: Mapping[str, Sign] = {
         test=is_given,
         any_case=True,
     ),
+    "call_password": sign(  # the password is the last of two, three or four arguments
+        r"(?<![a-z])(?:(?:authenticate|(?:set_?)?basic_?auth)\(|(?:pdo|mysqli(?:_connect)?"
+        r"|getconnection)\((?:[^,()\n]{1,80},){1}"
+        r"|real_connect\((?:[^,()\n]{1,80},){2})[^,()\n]{1,80},\s?(?:some\()?[\"']?(?P<it>(?!\$)[^\s\"',()]{4,128})",
+        "authenticate(|basicauth(|basic_auth(|pdo(|mysqli(|mysqli_connect(|getconnection(|real_connect(",
+        test=lambda text: is_prose_password(text, is_stated=True) or is_phrase(text),
+        any_case=True,
+    ),
+    "security_answer": sign(
+        r"\b(?:security (?:question|answer|word)|my secret (?:word|answer)"
+        r"|sicherheitsfrage)\b[^\n]{0,60}?(?:\b(?:answer|antwort)"
+        r"\b[^\n\w]{1,4}|\b(?:is|was|ist) (?=\S{3,40}\s{0,3}(?:\n|$)))(?P<it>[^\s\"'<>,;:?]{3,40})(?<![.!])",
+        words="security|secret|sicherheitsfrage",
+        test=lambda text: is_given(text) and text.lower() not in _NO_PASSWORD,
+        any_case=True,
+    ),
+    "authenticator_key": sign(
+        r"\b(?i:[ht]otp\(|(?:2fa|mfa|totp|setup|scan|authenticator)\b[^\n]{0,32}?(?:key|secret|seed)(?: is)?\W)\W{0,3}"
+        r"(?P<it>[A-Z2-7]{16,64})\b",
+        words="totp|hotp|fa|mfa|setup|scan|authenticator",
+    ),
     "recovery_codes": sign(
         r"(?:recovery|backup|rescue|scratch|emergency|wiederherstellungs|notfall|secours|recuperación"
         r"|recuperação)[ -]?(?:codes?|key)\b[^\n]{0,16}?[:\s]"
-        r"(?P<it>(?:[a-z0-9]{4,8}-[a-z0-9]{4,8}(?:-[a-z0-9]{4,8}){0,6}[\s,;]{0,3}){1,16})",
-        words="recovery|backup|rescue|scratch|emergency|secours|recuperación|recuperação",
+        r"(?P<it>(?:[a-z0-9]{4,8}-[a-z0-9]{4,8}(?:-[a-z0-9]{4,8}){0,6}[\s,;]{0,3}){1,16}|\d{4} \d{4}\b"
+        r"|(?=[a-z]{1,14}\d|\d{1,14}[a-z])[a-z0-9]{8,16}\b)",
+        words="recovery|backup|rescue|scratch|emergency|secours|recuperación|recuperação|wiederherstellungscode"
+        "|wiederherstellungscodes|notfallcode|notfallcodes",
         test=lambda text: any(map(str.isdigit, text)),
         any_case=True,
-        trait=_DASHED,
     ),
     "app_password": sign(
         r"\bapp(?:[- ]specific)?[- ]?(?:password"
@@ -653,7 +678,7 @@ ASSIGNED: Mapping[str, Sign] = {
     "told_seed": sign(
         r"\b(?:seed|recovery|mnemonic|backup|wallet|secret|ledger|trezor|metamask|(?:12|24) \w{4,8}|frase|phrase"
         r"|semilla|wiederherstellungs\w{0,8})[^\n]{0,60}?(?:[:=\n\"]|\b(?:is|are|ist|sind|est|es|sont|são|é|è|to"
-        r"|words))\s{0,3}[\"'`]?(?P<it>(?:[a-z]{3,8}[ ,\n-]{1,2}){11,23}[a-z]{3,8})\b",
+        r"|words|entered)\b)\s{0,3}[\"'`]?(?P<it>(?:[a-z]{3,8}[ ,\n-]{1,2}){11,23}[a-z]{3,8})\b",
         words="seed|phrase|frase|semilla|mnemonic|recovery|ledger|trezor|metamask|words|wallet",
         any_case=True,
     ),
@@ -694,8 +719,8 @@ def is_strong(text: str) -> bool:
 
 _PHRASE = re.compile(r"[a-z]{3,9}(?:[-_.+][a-z]{3,9}){3,7}\d{0,4}[!?]?")
 NAMING = re.compile(
-    r"pass|pwd|user|name|key|file|form|input|reset|login|auth|token|secret|text|type|field|cred|error|ident|config"
-    r"|\bthe\b|\band\b|\bfor\b"
+    r"pass|pwd|user|name|(?<!mon)(?<!hoc)(?<!tur)(?<!don)key|hash|file|form|input|reset|login|auth|token|secret|text"
+    r"|type|field|cred|error|exception|ident|config|\bthe\b|\band\b|\bfor\b"
 )
 
 
@@ -739,17 +764,19 @@ def _is_seed(text: str) -> bool:
     return len(words) in (12, 15, 18, 21, 24) and not _COMMON & set(words) and len(set(words)) >= len(words) * 2 // 3
 
 
-_WORD_WITH_NUMBER = re.compile(r"[A-Za-z]{1,4}-?\d{1,4}|[^\W\d_]+\d|\d+[a-z]{1,4}|[A-Z]+(?:-\d+)+")
+_WORD_WITH_NUMBER = re.compile(  # or the name of a variable, or what is assigned to one
+    r"[A-Za-z]{1,4}-?\d{1,4}|[^\W\d_]+\d|\d+[a-z]{1,4}|[A-Z]+(?:-\d+)+|[A-Za-z]+(?:_[A-Za-z]+\d?)+|\w+=[\w\"'./<$-]\S*"
+)
 
 
 def is_prose_password(text: str, is_stated: bool = False) -> bool:
     """In prose a password shows itself by digits or signs among its letters, beyond what words and dates have; where
     it is said that this is one, a word and a number will do."""
-    is_plain = (not is_stated or len(text) < 6) and _WORD_WITH_NUMBER.fullmatch(text)
-    is_plain = is_plain or re.fullmatch(
+    is_free = len(text) >= 6 and (is_stated or len(_TURN.findall(text)) >= 4) and not NAMING.search(text.lower())
+    is_plain = (not is_free and _WORD_WITH_NUMBER.fullmatch(text)) or re.fullmatch(
         r"[^\W\d_]+(?:['’-][^\W\d_]+)*[?!.]*|[\d.,:/-]+\w{0,3}|v?\d+(?:\.[\w-]+)*\w{0,2}|[\w.-]+\.[a-z]\w{1,3}"
-        r"|[a-z]+\d+(?:\.\d+)+|[a-z_]+|[\w.+-]+@[\w-]+\.[\w.-]+|[a-z]+(?:_[a-z]+\d?)+|[a-z]+(?:_[a-z0-9]+){3,}"
-        r"|--?[\w-]+|\w+=[\w\"'./<$-]\S*|[(\[{<\"'/.@-]+[\w.]+\W*|~?/.*|\d+e-\d+",
+        r"|[a-z]+\d+(?:\.\d+)+|[a-z_]+|[\w.+-]+@[\w-]+\.[\w.-]+|[a-z]+(?:_[a-z0-9]+){3,}"
+        r"|--?[\w-]+|(?-i:[a-z_]+(?:[A-Z][a-z]+)*)=[\w\"'./<$-]\S*|[(\[{<\"'/.@-]+[\w.]+\W*|~?/.*|\d+e-\d+",
         text,
         re.IGNORECASE,
     )

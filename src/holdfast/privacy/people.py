@@ -66,7 +66,7 @@ QUIET = re.compile(  # a letter of few kinds first: the search skips to it
 )
 PLACE_BEFORE = re.compile(
     r"(?:\bS(?:an|anta|anto|ão|aint|t\.?)|\b(?:Port|Fort|Lake|Mount|North|South|East|West|Los|Las|El|New|Monte"
-    r"|Puerto|Villa|La|Le|The|Lady|King|Queen|Prince|Pope)) $"
+    r"|Puerto|Villa|La|Le|The|Lady|King|Queen|Prince|Pope|Big)) $"
 )
 INITIAL = re.compile(rf"(?<!\w){CAPITAL}\. ?(?:{CAPITAL}\. ?)?$")
 TAIL = re.compile(rf" {CAPITAL}\.(?!\w)")

@@ -69,7 +69,7 @@ PLAIN = frozenset({"role", "type", "id", "tool_call_id"})  # fields that link th
 KEYS = {  # keys of JSON objects that say what their value is
     "assigned_secret": re.compile(
         rf"(?:.*_)?(?:{detect.PASSWORDS}|{detect.FAR}|secret|api_?key|secret_?key|private_?key|access_?key|credentials?"
-        r"|mot_de_passe|cvv|cvc|otp|pin|pat)|(?:.*_)token|authorization"
+        r"|mot_de_passe|cvv|cvc|otp|pin|pat)(?:_(?:field|input|box))?|(?:.*_)token|authorization"
     ),
     "told_phone": re.compile(r"(?:.*_)?(?:phone|mobile|telephone|fax|cell)(?:_?(?:number|no))?"),
     "address": re.compile(r"(?:.*_)?(?:address|street)(?:_?(?:line)?_?\d)?"),
@@ -82,16 +82,8 @@ KEYS = {  # keys of JSON objects that say what their value is
     ),
     "birth_date": re.compile(r"(?:.*_)?(?:dob|birth_?date|birthday|date_of_birth|born(?:_on)?)"),
 }
-NAMING = (
-    "name",
-    "key",
-    "label",
-    "field",
-    "title",
-    "question",
-    "selector",
-    "placeholder",
-)  # keys whose value says what the value beside it is
+# keys whose value says what the value beside it is
+NAMING = ("name", "key", "label", "field", "title", "question", "selector", "placeholder", "element")
 NAMED = frozenset({"value", "content", "default", "val", "answer", "text"})
 TABLE_HEAD = re.compile(r"[,;|\t][ \"']{0,2}(?:passw\w{2,6}|pwd)[ \"']{0,2}[,;|\t\r\n]", re.IGNORECASE)
 HAS_DIGIT, LONGEST_LABELLED = re.compile("[0-9]"), 64  # characters of a value that is read behind its key

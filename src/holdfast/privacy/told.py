@@ -23,6 +23,7 @@ PIECE = re.compile(
     r"(?:[^\s\"'`<>|,;\\\u2e80-\u9fff\uac00-\ud7ff\u0e00-\u0e7f]|[\u2e80-\u9fff](?<=[!-~].)(?=[0-9])){4,128}"
 )
 _CUT = re.compile(r"\n|(?<=\w)[.?]\s")
+_NO_LABEL = re.compile(r"[@.(%&\[$]|\?\w|\|\|")  # in code or in an address
 _LABEL_END = re.compile(r"[\s*:\])}\"'|>-]{0,6}\n[\s>*-]{0,8}")
 _MARKS = re.compile(r"[\s>*#\d.)(\[{\"'-]{0,8}")
 _VERB = (
@@ -34,10 +35,12 @@ _SAID = re.compile(_VERB)
 _ODD = re.compile(r"[0-9!#$%^&*?~@+=\[]|[^\W\d_A-Z][A-Z]|-[a-z]{1,9}-")  # in all that may be a password
 _NAMES_NEXT = re.compile(  # what follows is a name or a number of something else
     r"(?:user(?:name)?|account|host|server|ticket|order|version|issue|bug|id|file|room|model|table|column|error|line"
-    r"|port|build|rfc|cve|commit|sha\d*|hash|benutzer|utente|usuario|usuário|utilisateur)\W{1,3}$"
+    r"|port|build|rfc|cve|commit|sha\d*|hash|benutzer|utente|usuario|usuário|utilisateur)\W{1,4}$"
 )
 _LINK = re.compile(
-    r"[\"'`*]{0,2},? (?:as|is|was|als|ist|comme|est|como|es|é|è|come|jako|som|de|olarak)\b[^\n.]{0,24}\Z", re.IGNORECASE
+    r"[\"'`*]{0,2},? (?:as|is|was|als|ist|comme|est|como|es|é|è|come|jako|som|de|olarak)\b[^\n.]{0,24}\Z"
+    r"| an? (?:strong|good|safe|secure|weak)(?: enough)? \Z",
+    re.IGNORECASE,
 )
 _HUMPS = re.compile(r"[A-ZÄÖÜ]?[a-zß-ÿ]{2,}(?:[A-ZÄÖÜ][a-zß-ÿ]+){2,5}")
 
@@ -67,7 +70,7 @@ def passwords(text: str) -> Iterator[Detection]:
 def _after(text: str, lower: str, cue: re.Match[str]) -> Iterator[tuple[int, int]]:
     """What stands behind the word in its sentence; behind a line with nothing but the word, in the next line."""
     begin = cue.end()
-    if text.startswith(("@", ".", "(", "%", "&", "[", "$"), begin):
+    if _NO_LABEL.match(text, begin):
         return
     label = _LABEL_END.match(lower, begin)
     is_verb = cue.group().endswith("pass")  # mostly that
@@ -89,7 +92,7 @@ def _after(text: str, lower: str, cue: re.Match[str]) -> Iterator[tuple[int, int
             return
         is_stated = _STATED.fullmatch(lower, begin, start) is not None
         if (
-            (not is_verb or start - begin < LEAST_VERB)
+            (not is_verb or start - begin < LEAST_VERB or lower[begin:start] == " is ")
             and is_prose(piece, is_stated)
             and not _NAMES_NEXT.search(lower, max(0, start - 16), start)
         ):
@@ -105,7 +108,7 @@ def _before(text: str, lower: str, cue: re.Match[str]) -> Iterator[tuple[int, in
         begin = cut.end()
     for start, end in _pieces(text, begin, at):
         piece = text[start:end]
-        if _ODD.search(piece) and is_prose(piece) and (_is_signed(piece) or _LINK.search(text, end, at)):
+        if end <= at and _ODD.search(piece) and is_prose(piece) and (_is_signed(piece) or _LINK.search(text, end, at)):
             yield start, end
 
 
@@ -122,7 +125,7 @@ def _pieces(text: str, begin: int, stop: int) -> Iterator[tuple[int, int]]:
 def is_prose(piece: str, is_stated: bool = False) -> bool:
     """Whether it is a password among words: signs or digits in it, cases that take turns, or several words in one."""
     is_humped = is_stated and _HUMPS.fullmatch(piece) and not detect.NAMING.search(piece.lower())
-    if re.fullmatch(r"(?!(?:19|20)\d\d\b)\d{4,16}[#*]?", piece):
+    if re.fullmatch(r"(?!(?:19|20)\d\d\b)\d{4,24}[#*]?", piece):
         return is_stated
     return (
         bool(is_humped)
@@ -159,8 +162,8 @@ _KEY = (
 )
 _KEY_BEFORE = re.compile(rf"{_KEY}|{_VENDORS}")
 _KEY_AFTER = re.compile(
-    rf"[\"'`)]{{0,2}},? ?(?:is|was|as|ist|est|es|é|è|into|in|to|for|für|pour|para|per|voor|von|de|di|dla|для|से|σε|の|"
-    rf"for my|til|till)\b[^\n.]{{0,32}}?(?:{_KEY}|{_VENDORS}|\b40[13]\b)"
+    rf"[\"'`)]{{0,2}},? ?(?:is|was|as|ist|est|es|é|è|into|in|under|to|for|für|pour|para|per|voor|von|de|di|dla|для|से"
+    rf"|σε|の|for my|til|till)\b[^\n.]{{0,32}}?(?:{_KEY}|{_VENDORS}|\b40[13]\b)"
 )
 _NO_KEY = re.compile(rf"{detect.NO_KEY}\Z")
 _PUBLIC = re.compile(
