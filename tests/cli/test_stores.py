@@ -326,11 +326,17 @@ def test_a_store_is_backed_up_and_put_back_by_command(cli: Cli, clock: Clock, he
     on = Group(cli, "store", "work/store.sqlite")
     assert "1 file and the database" in on.says("backup", "kept") and "; sound" in on.says("backup", "kept-too")
     refused = on("backup", "kept")
-    assert refused.code == 2 and "there is a file already" in refused.err
+    assert refused.code == 2 and "store.sqlite of another store is there" in refused.err
     assert on("restore", "kept").code == 2  # a store is there
+    with open_store("work/store.sqlite") as store:
+        store.ledger.append("note", {}, who="t", now=9.0).result()
+    (here / "work/store.sqlite").rename(here / "store.sqlite")
+    (here / "work/store.sqlite-mark").unlink()
+    refused = on("restore", "kept")  # the rest of a later store would call the copy damaged
+    assert refused.code == 2 and "ledger.anchors of another store is there" in refused.err and "mv " in refused.err
     (here / "work").rename(here / "lost")
     assert on("restore", "kept", "--json").done().json["files"] == 1
     on("check", "--deep").done()
     (here / "kept/blobs" / blob[:2] / blob[2:]).unlink()
     damaged = Group(cli, "store", "kept/store.sqlite")("backup", "again")
-    assert damaged.code == 5 and "damaged, as the store that it was made of" in damaged.out
+    assert damaged.code == 5 and "damaged; look at what it was made of" in damaged.out

@@ -115,7 +115,7 @@ def test_what_cannot_be_copied_is_refused_before_anything_is_written(
     with open_store(url) as store:
         for target, why in (
             (tmp_path / "renamed.sqlite", "ledger.anchors knows this store as"),
-            (Path(url), "there is a file already; move it away"),
+            (Path(url), "of another store is there; choose another folder, or move that one away"),
             (tmp_path / "other" / name, "is the key of another store"),
         ):
             with pytest.raises(BadInput, match=why):
@@ -123,7 +123,7 @@ def test_what_cannot_be_copied_is_refused_before_anything_is_written(
         with pytest.raises(BadInput, match="Postgres has its own tools"):
             copy_store(store, "postgresql://u@127.0.0.1/x")
         (tmp_path / "file").write_text("")
-        with pytest.raises(StoreError, match="folder"):
+        with pytest.raises(StoreError, match="Not a directory"):
             copy_store(store, str(tmp_path / "file" / name))
     with open_store(databases.fresh(), state_folder=tmp_path) as store, pytest.raises(BadInput, match="pg_dump"):
         copy_store(store, str(tmp_path / "x" / name))

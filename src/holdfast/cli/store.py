@@ -306,7 +306,7 @@ def _copied(source: str, target: str) -> Output:
     with existing(target) as opened, show.progress("checking the copy", None):
         problems = [problem for part in checks.check(opened) for problem in part.problems]
     held = f"{show.count(made.files, 'file')} and the database, {show.size(made.bytes)}"
-    state = "sound" if not problems else "damaged, as the store that it was made of"
+    state = "sound" if not problems else f"damaged; look at what it was made of: holdfast store check --store {source}"
     lines = [*problems, f"{made.copy}: {held}, the ledger up to entry {made.ledger_entries}; {state}"]
     return Output(made, "\n".join(lines), 5 if problems else 0)
 

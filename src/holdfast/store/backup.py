@@ -86,8 +86,11 @@ def _checked(store: Store, url: str) -> tuple[SQLite, Path]:
     if path.name != source.path.name:
         why = f"{ledger.NAME} knows this store as {source.path.name}"
         raise BadInput(where, why=why, remedy=f"give a path that ends with {source.path.name}")
-    if path.exists():
-        raise BadInput(where, why="there is a file already", remedy="move it away, or choose another folder")
+    left = [one for one in (path, *(Path(f"{path}{end}") for end in ("-wal", "-shm", "-mark"))) if one.exists()]
+    if left or not store.ledger.has_checkpoints_of(path.parent / ledger.NAME):
+        why = f"{left[0].name if left else ledger.NAME} of another store is there"
+        remedy = f"choose another folder, or move that one away: mv {path.parent} {path.parent}.old"
+        raise BadInput(where, why=why, remedy=remedy)
     key, theirs = store.folder / SCRUB_KEY, path.parent / SCRUB_KEY
     if key.exists() and theirs.exists() and key.read_bytes() != theirs.read_bytes():
         why = f"{theirs} is the key of another store"

@@ -95,6 +95,12 @@ class LedgerCheckpoints:
                 anchors.append(Anchor(int(match[1]), match[2], match[4]))
         return anchors
 
+    def covers(self, view: Transaction, place: Path) -> bool:
+        """Whether all that another file says of a store of this name is said here, too."""
+        name, ours = self.named(view), set(_lines(self.path, is_copy=False))
+        matches = filter(None, map(LINE.fullmatch, _lines(place, is_copy=False)))
+        return all(line[0] in ours for line in matches if line[3] == name)
+
     def copy(self, view: Transaction, place: Path, *, up_to: int) -> None:
         """Add the lines about this store to another file: those that are not there, up to an entry."""
         name, there = self.named(view), set(_lines(place, is_copy=False))
@@ -241,6 +247,10 @@ class Ledger(OfProject):
             return None
         why = f"{self._checkpoints.path} has no line about this store: it was deleted, or the store came without it"
         return f"ledger: {why}; put it back, or compare with a copy by --anchors FILE"
+
+    def has_checkpoints_of(self, place: Path) -> bool:
+        """Whether another `ledger.anchors` tells nothing of this store that its own does not."""
+        return self._db.reading(lambda view: self._checkpoints.covers(view, place))
 
     def copy_checkpoints(self, place: Path, *, up_to: int) -> None:
         """Copy the lines of `ledger.anchors` for a copy of the store whose last entry is `up_to`.
