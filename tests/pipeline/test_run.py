@@ -4,6 +4,7 @@ doubled."""
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
 import json
 import os
@@ -100,7 +101,12 @@ async def test_a_program_that_is_done_is_completed(store: Store) -> None:
     rollouts = [store.views.rollout(f"{status.run_id}/t{n}") for n in range(20)]
     assert {(one.resources, one.step, one.version) for one in rollouts} == {(1, "collect", policy.version)}
     begun, first, collected, ended = (entry.body for entry in store.ledger.entries())
-    assert begun == {"begin": "optimize", "model_ref": "agent/test", "process": asdict(this_process())}
+    assert begun == {
+        "begin": "optimize",
+        "model_ref": "agent/test",
+        "settings": hashlib.sha256(b"{}").hexdigest(),
+        "process": asdict(this_process()),
+    }
     assert (first["step"], first["name"], collected["step"], collected["name"]) == (1, "begin", 2, "collect")
     assert ended == {"end": "completed", "error": None}
 
@@ -394,6 +400,7 @@ async def test_a_driver_that_fails_after_it_was_replaced_fails_alone(store: Stor
 
 AGENT = """
 import asyncio
+import hashlib
 from pathlib import Path
 
 async def agent(task, context):
