@@ -326,7 +326,7 @@ def test_a_store_is_backed_up_and_put_back_by_command(cli: Cli, clock: Clock, he
     on = Group(cli, "store", "work/store.sqlite")
     assert "1 file and the database" in on.says("backup", "kept") and "; sound" in on.says("backup", "kept-too")
     refused = on("backup", "kept")
-    assert refused.code == 2 and "there is a file already" in refused.err
+    assert refused.code == 2 and "is there already" in refused.err
     assert on("restore", "kept").code == 2  # a store is there
     (here / "work").rename(here / "lost")
     assert on("restore", "kept", "--json").done().json["files"] == 1

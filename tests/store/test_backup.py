@@ -115,7 +115,7 @@ def test_what_cannot_be_copied_is_refused_before_anything_is_written(
     with open_store(url) as store:
         for target, why in (
             (tmp_path / "renamed.sqlite", "ledger.anchors knows this store as"),
-            (Path(url), "there is a file already; move it away"),
+            (Path(url), f"{name} is there already; move it away"),
             (tmp_path / "other" / name, "is the key of another store"),
         ):
             with pytest.raises(BadInput, match=why):
@@ -128,6 +128,22 @@ def test_what_cannot_be_copied_is_refused_before_anything_is_written(
     with open_store(databases.fresh(), state_folder=tmp_path) as store, pytest.raises(BadInput, match="pg_dump"):
         copy_store(store, str(tmp_path / "x" / name))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "other"]
+
+
+@pytest.mark.parametrize("end", ["-wal", "-journal"])
+def test_the_log_of_a_store_that_was_moved_away_is_not_taken_for_the_copys(
+    files: Files, clock: Clock, tmp_path: Path, end: str
+) -> None:
+    url = filled(files.fresh(), clock)
+    target = tmp_path / "back" / Path(url).name
+    target.parent.mkdir()
+    left = target.with_name(target.name + end)
+    with open_store(url) as store:
+        store.ledger.append("note", {"text": "y" * 5000}, who="t", now=1.0).result()
+        left.write_bytes(Path(f"{url}-wal").read_bytes())
+        with pytest.raises(BadInput, match=f"{left.name} is there already; move it away"):
+            copy_store(store, str(target))
+    assert [path.name for path in target.parent.iterdir()] == [left.name]
 
 
 def test_a_copy_that_is_killed_is_not_there_and_the_next_call_makes_it(

@@ -86,8 +86,9 @@ def _checked(store: Store, url: str) -> tuple[SQLite, Path]:
     if path.name != source.path.name:
         why = f"{ledger.NAME} knows this store as {source.path.name}"
         raise BadInput(where, why=why, remedy=f"give a path that ends with {source.path.name}")
-    if path.exists():
-        raise BadInput(where, why="there is a file already", remedy="move it away, or choose another folder")
+    for end in ("", "-wal", "-journal"):  # SQLite would take the log of another for the copy's
+        if (there := path.with_name(path.name + end)).exists():
+            raise BadInput(where, why=f"{there.name} is there already", remedy="move it away, or choose another folder")
     key, theirs = store.folder / SCRUB_KEY, path.parent / SCRUB_KEY
     if key.exists() and theirs.exists() and key.read_bytes() != theirs.read_bytes():
         why = f"{theirs} is the key of another store"
