@@ -18,6 +18,7 @@ from holdfast.store.store import open_store
 from tests.conftest import Clock, Databases, Files
 from tests.store.children import start_child
 from tests.store.scene import checkpoint, problems
+from tests.store.tamper import damage
 from tests.store.test_admin import played
 
 COPYING = """
@@ -144,6 +145,34 @@ def test_the_log_of_a_store_that_was_moved_away_is_not_taken_for_the_copys(
         with pytest.raises(BadInput, match=f"{left.name} is there already; move it away"):
             copy_store(store, str(target))
     assert [path.name for path in target.parent.iterdir()] == [left.name]
+
+
+@pytest.mark.parametrize("change", [
+    "UPDATE checkpoints SET uri = '../../outside'",
+    "UPDATE blobs SET sha256 = '../../../outside' WHERE size = 5000 AND sha256 = (SELECT max(sha256) FROM blobs)",
+])  # fmt: skip
+def test_a_forged_backup_puts_nothing_outside_of_the_stores_folder(
+    files: Files, clock: Clock, tmp_path: Path, change: str
+) -> None:
+    url = filled(files.fresh(), clock)
+    with open_store(url) as store:
+        forged = copy_store(store, str(tmp_path / "a/b/forged" / Path(url).name)).copy
+    (tmp_path / "a" / "outside").write_text("evil")
+    with open_store(forged) as store:
+        damage(store, change)
+        with pytest.raises(BadInput, match="outside of the store's folder"):
+            copy_store(store, str(tmp_path / "home/state/training" / Path(url).name))
+    assert not (tmp_path / "home" / "outside").exists()
+
+
+def test_a_damaged_store_can_be_copied_before_anything_else(files: Files, clock: Clock, tmp_path: Path) -> None:
+    url = filled(files.fresh(), clock)
+    target = str(tmp_path / "kept" / Path(url).name)
+    with open_store(url) as store:
+        damage(store, "DELETE FROM pulse WHERE topic = 'commits'", "UPDATE blobs SET sha256 = x'ff' WHERE sha256 < '1'")
+        copy_store(store, target)
+    with open_store(target, create=False, migrate=False) as copy:
+        assert any("counter commits" in problem for problem in problems(copy))
 
 
 def test_a_copy_that_is_killed_is_not_there_and_the_next_call_makes_it(

@@ -178,7 +178,7 @@ class FolderArtifacts:
     root: Path
 
     def put(self, source: Path, uri: str) -> Artifact:
-        target, parts = self._at(uri), _parts(source)
+        target, parts = inside(self.root, uri), _parts(source)
         # The same may have been left by a try that was killed before it was recorded, or be in use: not to be torn.
         if not all(_holds(target / part, sha256) for part, sha256 in parts.items()):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -196,7 +196,7 @@ class FolderArtifacts:
 
     def get(self, ref: Artifact | str) -> Path:
         uri = ref if isinstance(ref, str) else ref.uri
-        at = self._at(uri)
+        at = inside(self.root, uri)
         try:
             found = content_hash(at)
         except FileNotFoundError as error:
@@ -209,10 +209,12 @@ class FolderArtifacts:
             why = f"{at} holds other weights than were recorded"
         raise Lost(f"artifact {uri}", why=why, remedy="restore it from a copy")
 
-    def _at(self, uri: str) -> Path:
-        if (name := PurePath(uri)).is_absolute() or ".." in name.parts:
-            raise BadInput(f"artifact {uri}", why="lies outside of the store's folder", remedy="use a relative name")
-        return self.root / uri
+
+def inside(folder: Path, uri: str) -> Path:
+    """Where the artifact lies in the store's folder; BadInput for one that would lie elsewhere."""
+    if (name := PurePath(uri)).is_absolute() or ".." in name.parts:
+        raise BadInput(f"artifact {uri}", why="lies outside of the store's folder", remedy="use a relative name")
+    return folder / uri
 
 
 def _parts(source: Path) -> dict[str, str]:

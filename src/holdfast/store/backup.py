@@ -102,19 +102,22 @@ def _snapshot(engine: SQLite, path: Path) -> DatabaseSnapshot:
     try:
         with closing(engine.connect(read_only=True)) as source, closing(sqlite3.connect(path)) as made:
             source.backup(made)  # all pages in one step: writers go on meanwhile, and nothing of theirs is in it
-            blobs = [f"blobs/{sha256[:2]}/{sha256[2:]}" for sha256, _ in made.execute(engine.book[artifacts.ALL])]
+            names = [str(sha256) for sha256, _ in made.execute(engine.book[artifacts.ALL])]
+            blobs = [f"blobs/{name[:2]}/{name[2:]}" for name in names]
             folders = [str(uri) for _, uri, _ in made.execute(engine.book[check.SAVED])]
             last_entry = made.execute(engine.book[LAST_ENTRY]).fetchone()[0]
-            commits = made.execute(engine.book[PULSES_OF], {"t": COMMITS}).fetchone()[0]
+            commits = made.execute(engine.book[PULSES_OF], {"t": COMMITS}).fetchone() or (0,)  # lost, in a damaged one
     except sqlite3.Error as error:
         raise engine.translate(error) from error
-    return DatabaseSnapshot(path, tuple(dict.fromkeys([*blobs, *folders])), last_entry, commits)
+    return DatabaseSnapshot(path, tuple(dict.fromkeys([*blobs, *folders])), last_entry, commits[0])
 
 
 def _files(store: Store, snapshot: DatabaseSnapshot, folder: Path) -> Iterator[tuple[Path, Path]]:
-    """What there is to copy, and where to. A file that is missing is left to `check`, which names it."""
+    """What there is to copy, and where to; BadInput for a name that leads out of the folder. A file that is missing is
+    left to `check`, which names it."""
     overrides = [path.name for path in store.folder.glob(f"{commands.NAME}*.json")]
-    pairs = [(store.folder / name, folder / name) for name in (*snapshot.files, SCRUB_KEY, *overrides)]
+    names = (*snapshot.files, SCRUB_KEY, *overrides)
+    pairs = [(artifacts.inside(store.folder, name), artifacts.inside(folder, name)) for name in names]
     return ((source, place) for source, place in [*pairs, (store.reports, reports_beside(folder))] if source.exists())
 
 
