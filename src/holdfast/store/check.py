@@ -419,7 +419,8 @@ TOPICS_KEPT = select(schema.pulse.c.topic, schema.pulse.c.n)
 GIVEN = text("SELECT seq FROM sqlite_sequence WHERE name = :name")
 VERIFIED = text("SHOW data_checksums")
 UNVERIFIED = "the server verifies no page: a changed value would not show; stop it and run 'pg_checksums --enable'"
-UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, BadInput)  # no JSON, or of another form
+# Of a record that is no JSON, or of another form:
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, BadInput)
 
 
 @dataclass(frozen=True, slots=True)
