@@ -118,6 +118,7 @@ def test_what_cannot_be_copied_is_refused_before_anything_is_written(
             (tmp_path / "renamed.sqlite", "ledger.anchors knows this store as"),
             (Path(url), f"{name} is there already; move it away"),
             (tmp_path / "other" / name, "is the key of another store"),
+            (store.reports / "kept" / name, "lies among the reports that it would copy"),
         ):
             with pytest.raises(BadInput, match=why):
                 copy_store(store, str(target))

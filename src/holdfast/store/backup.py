@@ -86,6 +86,8 @@ def _checked(store: Store, url: str) -> tuple[SQLite, Path]:
     if path.name != source.path.name:
         why = f"{ledger.NAME} knows this store as {source.path.name}"
         raise BadInput(where, why=why, remedy=f"give a path that ends with {source.path.name}")
+    if path.is_relative_to(store.reports.absolute()):
+        raise BadInput(where, why="it lies among the reports that it would copy", remedy="choose another folder")
     for end in ("", "-wal", "-journal"):  # SQLite would take the log of another for the copy's
         if (there := path.with_name(path.name + end)).exists():
             raise BadInput(where, why=f"{there.name} is there already", remedy="move it away, or choose another folder")
