@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ from holdfast.contracts.run import DesiredState
 from holdfast.store.store import Store
 from tests.collect.environments import Corridor, Fixed, Sealed, Shortcuts, Signpost
 from tests.collect.scene import fall_silent
+from tests.learn.probes import TEMPTING, Probes
 
 
 def test_a_name_makes_environments_and_cartpole_is_our_own() -> None:
@@ -227,6 +229,30 @@ def test_what_an_episode_cost_is_its_safety_cost() -> None:
     env.reset(seed=3)
     paid = sum(env.step(1)[4]["cost"] for _ in range(2))
     assert one.output["cost"] == paid and [(term.value, term.source) for term in one.signals][1] == (paid, "env:cost")
+
+
+def test_what_those_who_act_side_by_side_cost_is_counted_as_their_mean() -> None:
+    [one] = EpisodePlayer(
+        env="tempting", make=lambda count: Probes(TEMPTING, 2 * count), most_steps=4, reward_range=(0.0, 4.0), seats=2
+    ).play(Taking(), tasks(3), lambda: None)
+    assert one.output["cost"] == 2.0  # one of the two pays 1 in each of four steps
+    assert [(term.value, term.source) for term in one.signals if term.name == "safety_cost"] == [(1.0, "env:cost")]
+
+
+@pytest.mark.parametrize("seats", [1, 2])
+@pytest.mark.parametrize("cost", [np.inf, np.nan, -1.0])
+def test_a_cost_that_is_no_amount_is_refused(cost: float, seats: int) -> None:
+    world = replace(TEMPTING, cost=lambda cue, age, action: np.full(len(cue), cost))
+    made: Any = {"make": lambda count: Probes(world, seats * count), "most_steps": 1, "reward_range": (0.0, 1.0)}
+    with pytest.raises(BadInput, match=r'info\["cost"\]: an episode of tempting cost'):
+        EpisodePlayer(env="tempting", seats=seats, **made).play(Taking(), tasks(3), lambda: None)
+
+
+class Taking(Leaning):
+    """Every second one takes, whatever there is."""
+
+    def many(self, count: int) -> Choose:
+        return lambda observation, first, /: np.arange(count) % 2
 
 
 def test_a_return_from_the_threshold_on_counts_as_solved_and_pays_nothing_more() -> None:

@@ -558,6 +558,20 @@ def test_a_value_is_read_behind_its_key_or_the_label_beside_it(value: dict[str, 
 
 
 @pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("door_4111_code", "unit 12"),
+        ("birth_phone_4111_gate", "1234"),
+        ("4111: birth", "1234"),
+        ("ip_1111", "221B otp"),
+    ],
+)
+def test_what_a_key_holds_is_not_put_before_its_value(key: str, value: str) -> None:
+    [shown] = SCRUB.value({key: value}).values()
+    assert shown == value or PSEUDONYM.fullmatch(shown)
+
+
+@pytest.mark.parametrize(
     "piece", ["密码", "my password is ", "kod 12345 ", "key a1b2c3d4e5f6g7h8 ", ",password,\n", "abc "]
 )
 def test_words_for_secrets_again_and_again_take_linear_time(piece: str) -> None:

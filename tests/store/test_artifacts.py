@@ -317,3 +317,24 @@ def test_what_a_killed_writer_left_is_swept_by_the_next_and_what_is_being_writte
         write_atomically(path, b"quick")
         assert path.read_bytes() == b"quick" and len(list(tmp_path.iterdir())) == 2
     assert path.read_bytes() == b"slow" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_sweep_between_the_last_byte_and_the_rename_takes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, rename = tmp_path / "status.json", Path.replace
+
+    def swept_first(aside: Path, target: Path) -> Path:
+        monkeypatch.undo()
+        write_atomically(path, b"another's")  # it sweeps as it begins
+        return rename(aside, target)
+
+    monkeypatch.setattr(Path, "replace", swept_first)
+    write_atomically(path, b"ours")
+    assert path.read_bytes() == b"ours" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_hidden_file_with_a_like_name_is_nobodys_remains(tmp_path: Path) -> None:
+    (tmp_path / ".env.local").write_text("mine")
+    write_atomically(tmp_path / "env", b"x")
+    assert (tmp_path / ".env.local").read_text() == "mine"

@@ -18,6 +18,7 @@ from holdfast.store.store import open_store
 from tests.conftest import Clock, Databases, Files
 from tests.store.children import start_child
 from tests.store.scene import checkpoint, problems
+from tests.store.tamper import damage
 from tests.store.test_admin import played
 
 COPYING = """
@@ -117,6 +118,7 @@ def test_what_cannot_be_copied_is_refused_before_anything_is_written(
             (tmp_path / "renamed.sqlite", "ledger.anchors knows this store as"),
             (Path(url), "of another store is there; choose another folder, or move that one away"),
             (tmp_path / "other" / name, "is the key of another store"),
+            (store.reports / "kept" / name, "lies among the reports that it would copy"),
         ):
             with pytest.raises(BadInput, match=why):
                 copy_store(store, str(target))
@@ -128,6 +130,50 @@ def test_what_cannot_be_copied_is_refused_before_anything_is_written(
     with open_store(databases.fresh(), state_folder=tmp_path) as store, pytest.raises(BadInput, match="pg_dump"):
         copy_store(store, str(tmp_path / "x" / name))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "other"]
+
+
+@pytest.mark.parametrize("end", ["-wal", "-journal"])
+def test_the_log_of_a_store_that_was_moved_away_is_not_taken_for_the_copys(
+    files: Files, clock: Clock, tmp_path: Path, end: str
+) -> None:
+    url = filled(files.fresh(), clock)
+    target = tmp_path / "back" / Path(url).name
+    target.parent.mkdir()
+    left = target.with_name(target.name + end)
+    with open_store(url) as store:
+        store.ledger.append("note", {"text": "y" * 5000}, who="t", now=1.0).result()
+        left.write_bytes(Path(f"{url}-wal").read_bytes())
+        with pytest.raises(BadInput, match=f"{left.name} of another store is there; choose another folder"):
+            copy_store(store, str(target))
+    assert [path.name for path in target.parent.iterdir()] == [left.name]
+
+
+@pytest.mark.parametrize("change", [
+    "UPDATE checkpoints SET uri = '../../outside'",
+    "UPDATE blobs SET sha256 = '../../../outside' WHERE size = 5000 AND sha256 = (SELECT max(sha256) FROM blobs)",
+])  # fmt: skip
+def test_a_forged_backup_puts_nothing_outside_of_the_stores_folder(
+    files: Files, clock: Clock, tmp_path: Path, change: str
+) -> None:
+    url = filled(files.fresh(), clock)
+    with open_store(url) as store:
+        forged = copy_store(store, str(tmp_path / "a/b/forged" / Path(url).name)).copy
+    (tmp_path / "a" / "outside").write_text("evil")
+    with open_store(forged) as store:
+        damage(store, change)
+        with pytest.raises(BadInput, match="outside of the store's folder"):
+            copy_store(store, str(tmp_path / "home/state/training" / Path(url).name))
+    assert not (tmp_path / "home" / "outside").exists()
+
+
+def test_a_damaged_store_can_be_copied_before_anything_else(files: Files, clock: Clock, tmp_path: Path) -> None:
+    url = filled(files.fresh(), clock)
+    target = str(tmp_path / "kept" / Path(url).name)
+    with open_store(url) as store:
+        damage(store, "DELETE FROM pulse WHERE topic = 'commits'", "UPDATE blobs SET sha256 = x'ff' WHERE sha256 < '1'")
+        copy_store(store, target)
+    with open_store(target, create=False, migrate=False) as copy:
+        assert any("counter commits" in problem for problem in problems(copy))
 
 
 def test_a_copy_that_is_killed_is_not_there_and_the_next_call_makes_it(

@@ -644,6 +644,38 @@ def test_a_commit_that_nobody_answered_is_looked_up_and_not_done_twice(opened: S
     assert opened.ledger.verify() == 2
 
 
+def test_a_commit_that_nobody_answered_and_that_cannot_be_looked_up_is_not_repeated(
+    opened: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session: Any = opened.db._writer._session
+    session._connection = CutAfterCommit(session._connection)
+
+    def cut_again() -> None:
+        monkeypatch.undo()
+        raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    monkeypatch.setattr(session, "_renew", cut_again)
+    with pytest.raises(StoreError, match="whether the last write was kept is unknown"):
+        opened.ledger.append("note", {}, who="test", now=clock.now).result()
+    assert opened.ledger.verify() == 1
+
+
+def test_a_server_that_does_not_say_who_works_is_waited_for(
+    opened: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With track_activities off it calls every session disabled."""
+    monkeypatch.setattr(db, "NO_ANSWER_S", 0.2)
+    begin(opened, clock)
+    tries = list[int]()
+
+    def operation(tx: Transaction) -> int:
+        tries.append(1)
+        tx._execute("SET LOCAL track_activities = off")
+        return int(tx._execute("SELECT 7 FROM pg_sleep(1)").fetchone()[0])
+
+    assert opened.db.write(operation).result() == 7 and tries == [1]
+
+
 class LostByACrash(CutAfterCommit):
     """A server that crashed with what it had not yet synced, and gave its number to another, or to nobody yet."""
 

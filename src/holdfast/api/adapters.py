@@ -158,9 +158,9 @@ def _completion(prompt: Any, answer: Any, trace: Trace) -> Any:
     text = answer if isinstance(answer, str) else json.dumps(answer)
     if isinstance(prompt, str):
         return text
-    lines = [dict(message) for message in trace.messages]
-    if trace.calls and lines[-1].get("content") == text:
-        return lines[len(trace.calls[0].messages) :]
+    messages = [dict(message) for message in trace.messages]
+    if trace.calls and messages[-1].get("content") == text:
+        return messages[len(trace.calls[0].messages) :]
     return [{"role": "assistant", "content": text}]
 
 

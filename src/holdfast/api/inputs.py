@@ -447,6 +447,6 @@ def _source(value: Any) -> str | None:
             return None
         text = (
             code.co_code
-            + repr([co_const for co_const in code.co_consts if isinstance(co_const, str | int | float)]).encode()
+            + repr([constant for constant in code.co_consts if isinstance(constant, str | int | float)]).encode()
         )
     return hashlib.sha256(text).hexdigest()[:16]

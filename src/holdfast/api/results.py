@@ -189,17 +189,17 @@ def result_of(store: Store, run: Run) -> Result:
         text = str(decided.why or "nothing was learnt")
         decision = Decision(open=False, reasons=(Reason(code=NOTHING_LEARNT, text=text),))
         return Result(run, decision, None, None)
-    payload = dict(decided.details or {})
-    evidence = loads(Evidence, store.blobs.get(str(payload["evidence"])))
-    path = Path(payload["proof"]) if payload.get("proof") else None
+    details = dict(decided.details or {})
+    evidence = loads(Evidence, store.blobs.get(str(details["evidence"])))
+    path = Path(details["proof"]) if details.get("proof") else None
     candidate = None if decided.candidate is None else at_home(decided.candidate, store)
     return Result(
         run,
         decided.decision,
         candidate,
         Proof(evidence, path),
-        str(payload["release"]),
-        {**payload, "iteration": decided.iteration},
+        str(details["release"]),
+        {**details, "iteration": decided.iteration},
     )
 
 

@@ -526,8 +526,8 @@ def rescore(
         decided = list(decided_of(opened, found.id, spans=True))
         stored = [_stored(rollout) for rollout in decided if rollout.status is RolloutState.SUCCEEDED]
         results: list[Rescored] = score_again(stored, combined if combined.is_group else TaskScore(combined))
-        payload = {"scorers": described(made), "safety": described(safety)}
-        return set_beside(found, opened, decided, results, title, payload)
+        settings = {"scorers": described(made), "safety": described(safety)}
+        return set_beside(found, opened, decided, results, title, settings)
 
 
 def scoring_name(store: Store, run: str, name: str | None, prefix: str = "rescored") -> str:

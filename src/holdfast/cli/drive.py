@@ -94,11 +94,11 @@ def switched_off(store: Store, run: str, spec: RunSpec, begun: Snapshot) -> list
     """The features of the run that were off for everybody when it began; learning, where it was off before an
     iteration. What a share of the tasks went without is kept with their rollouts."""
     off = begun.off_for_all()
-    offs = [off[feature] for feature in SWITCHES if feature in off and feature in spec.runtime.uses]
+    switched = [off[feature] for feature in SWITCHES if feature in off and feature in spec.runtime.uses]
     if any(update.body.get("skipped") == SWITCHED_OFF for update in store.steps.of_run(run)):
         now = snapshot_of(store, clock=time.time, environment=os.environ).off(run_unit(run))
-        offs.insert(0, now.get(LEARNING, AGAIN))
-    return offs
+        switched.insert(0, now.get(LEARNING, AGAIN))
+    return switched
 
 
 def switched_off_lines(off: Sequence[Off], at: str) -> list[str]:

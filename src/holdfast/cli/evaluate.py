@@ -405,8 +405,8 @@ def _keep(
     decided = [rollout for rollout in decided_of(store, run) if rollout.rollout in evaluated]
     results = [Rescored(id=key, signals=terms_of(evaluation)) for key, evaluation in evaluated.items()]
     parts = sorted({part.part for evaluation, _ in found for part in evaluation.verdicts})
-    payload = {"evaluation": OUTCOME_GATE.name, "parts": parts, "judges": list(names)}
-    beside = set_beside(Run(StoreAddress(at.store, at.project), run), store, decided, results, title, payload)
+    settings = {"evaluation": OUTCOME_GATE.name, "parts": parts, "judges": list(names)}
+    beside = set_beside(Run(StoreAddress(at.store, at.project), run), store, decided, results, title, settings)
     kept = {"run": run, "scoring": title, "comparison": asdict(beside.comparison)}
     if weight is not None:
         scores = {key: evaluation.score for key, evaluation in evaluated.items() if evaluation.score is not None}

@@ -194,13 +194,13 @@ class Branch(TyperGroup):
         return load(self.inner[cmd_name], cmd_name) if cmd_name in self.inner else self.commands.get(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        payload = {
+        commands = {
             name: command.get_short_help_str(WHOLE) for name, command in self.commands.items() if not command.hidden
         }
-        payload |= {name: COMMANDS[path][1] for name, path in self.inner.items()}
-        room = formatter.width - max(map(len, payload)) - 4
+        commands |= {name: COMMANDS[path][1] for name, path in self.inner.items()}
+        room = formatter.width - max(map(len, commands)) - 4
         with formatter.section("Commands"):
-            formatter.write_dl([(name, clause(sentence, room)) for name, sentence in payload.items()])
+            formatter.write_dl([(name, clause(sentence, room)) for name, sentence in commands.items()])
 
 
 def clause(sentence: str, room: int) -> str:

@@ -151,10 +151,10 @@ def _charge(store: Store, live: Release, release: Release, found: CandidateEvide
 
     tasks = [HeldOut(id=name, input=task) for name, task in tasks_of(store, found, evaluation_from).items()]
     iteration = found.iteration if len(found.runs) == 1 else None
-    payload: dict[str, Any] = {"run": found.run, "iteration": iteration, "who": who(), "now": time.time()}
-    payload |= {"alpha": found.how.uncharged_alpha, "versions": (live.source, release.source)}
+    options: dict[str, Any] = {"run": found.run, "iteration": iteration, "who": who(), "now": time.time()}
+    options |= {"alpha": found.how.uncharged_alpha, "versions": (live.source, release.source)}
     beside = uncharged_beside(store, found, evaluation_from)
-    return asyncio.run(charged(store, release.policy, tasks, uncharged=beside, **payload))
+    return asyncio.run(charged(store, release.policy, tasks, uncharged=beside, **options))
 
 
 def _live(store: Store, release: Release, found: CandidateEvidence) -> Release:

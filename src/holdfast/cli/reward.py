@@ -742,9 +742,9 @@ def _calibration_lines(one: Calibration) -> Iterator[str]:
         kappa = f"{got['kappa']} ({got['kappa_low']} to {got['kappa_high']})"
         yield f"  agrees   kappa {kappa}, accuracy {got['accuracy']}, AUROC {got['auroc']}"
         yield f"  error    ECE {got['ece_raw']} raw, {got['ece']} mapped; Brier {got['brier_raw']}, {got['brier']}"
-    for name, payload in one.biases.items():
-        if isinstance(payload, Mapping):
-            pairs = {key: round(value, 4) if isinstance(value, float) else value for key, value in payload.items()}
+    for name, bias in one.biases.items():
+        if isinstance(bias, Mapping):
+            pairs = {key: round(value, 4) if isinstance(value, float) else value for key, value in bias.items()}
             yield f"  {name[:12]:<12} {show.pairs(pairs)}"
 
 

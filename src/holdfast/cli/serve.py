@@ -234,8 +234,8 @@ def proxy(
             scrubbing, spelt = Scrub(key, leave=classes), Scrub(key, token_bytes=own_token_bytes, leave=classes)
         from holdfast.reward.turns import TurnRewards
 
-        payload: dict[str, Any] = {"scrub": None if scrubbing is None else scrubbing.span, "turns": TurnRewards()}
-        taker = SpanReceiver(opened, clock=time.time, **payload)
+        options: dict[str, Any] = {"scrub": None if scrubbing is None else scrubbing.span, "turns": TurnRewards()}
+        taker = SpanReceiver(opened, clock=time.time, **options)
         application = app(
             opened,
             remotes,

@@ -907,8 +907,8 @@ def animate(
                     news.extend(frame.get("lines", ()))
                     done += 1
                 assert seen is not None
-                lines = [alert.code for alert in alerts.active] if alerts is not None else []
-                shown = town(legend, seen, news=news, alerts=lines, state=f"{speed:g}×", is_coloured=is_coloured)
+                codes = [alert.code for alert in alerts.active] if alerts is not None else []
+                shown = town(legend, seen, news=news, alerts=codes, state=f"{speed:g}×", is_coloured=is_coloured)
                 live.update(shown, refresh=True)
                 due = max(due + each / speed, time.monotonic() - 0.5)
                 time.sleep(max(0.0, due - time.monotonic()))

@@ -228,9 +228,9 @@ Trainer = Callable[[Sequence[ModelCall]], Sequence[Sequence[float]]]  # its own 
 async def assay(session: EndpointSession, samples: int, trainer: Trainer | None) -> list[DoctorFinding]:
     """The findings on temperature, top-k, top-p, draws and the trainer's gap."""
     session.heard("temperature")
-    payload = {at: await _draw(session, samples, temperature=at) for at in TEMPERATURES}
-    answers = {at: some for at, some in payload.items() if not isinstance(some, EndpointRefused)}
-    if isinstance(why := payload[1.0], EndpointRefused):
+    drawn = {at: await _draw(session, samples, temperature=at) for at in TEMPERATURES}
+    answers = {at: some for at, some in drawn.items() if not isinstance(some, EndpointRefused)}
+    if isinstance(why := drawn[1.0], EndpointRefused):
         lost = [unknown(check, "no_samples", f"sampling is refused: {why.says}") for check in DRAWN]
         return [*lost, skipped("trainer_gap", "there are no samples")]
     plain = {at: _drawn(some) for at, some in answers.items()}
@@ -443,8 +443,8 @@ def _middle(long: Sequence[int], short: Sequence[int]) -> tuple[int, ...]:
 
 def _usage(answer: ProbeAnswer) -> DoctorFinding:
     counts = dict(zip(COUNTED, (len(answer.prompt_ids or ()), len(answer.ids or ())), strict=True))
-    payload = {name: answer.usage.get(name) for name in COUNTED}
-    wrong = [f"{name} = {payload[name]}, {count} ids" for name, count in counts.items() if payload[name] != count]
+    usage = {name: answer.usage.get(name) for name in COUNTED}
+    wrong = [f"{name} = {usage[name]}, {count} ids" for name, count in counts.items() if usage[name] != count]
     if wrong:
         return failed("usage", "usage_differs", "; ".join(wrong))
     return DoctorFinding(check="usage", detail="as many as there are ids")

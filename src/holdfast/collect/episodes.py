@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
@@ -67,8 +67,7 @@ class EpisodePlayer:
             result = envs.step(choose(observation, first))
             returns[running] += result.reward[running]
             if result.cost is not None:
-                costs = np.zeros(count) if costs is None else costs
-                costs[running] += result.cost[running]
+                costs = (0.0 if costs is None else costs) + np.where(running, result.cost, 0.0)
             steps += running
             terminated |= running & result.terminated
             observation, first = result.observation, result.terminated | result.truncated
@@ -85,6 +84,7 @@ class EpisodePlayer:
         """Who has to leave is replaced, and the place goes on: an episode is over when its time is, or when the
         environments say that nobody is left."""
         first, returns = np.ones(envs.count, np.bool_), np.zeros(envs.count)
+        costs: Any = None
         groups = envs.seat_groups() if hasattr(envs, "seat_groups") else None  # of who is there at first
         is_over = getattr(envs, "is_over", lambda: False)
         for _ in range(self.most_steps):
@@ -92,12 +92,15 @@ class EpisodePlayer:
                 break
             result = envs.step(choose(observation, first))
             returns += result.reward
+            if result.cost is not None:
+                costs = (0.0 if costs is None else costs) + result.cost
             observation, first = result.observation, result.terminated | result.truncated
         seats = returns.reshape(count, self.seats)
         named = [{}] * count if groups is None else _by_group(seats, groups.reshape(count, self.seats))
+        paid = [None] * count if costs is None else costs.reshape(count, self.seats).mean(1)
         return [
-            self._outcome(own.mean(), self.most_steps, False, None, more)
-            for own, more in zip(seats, named, strict=True)
+            self._outcome(own.mean(), self.most_steps, False, cost, more)
+            for own, cost, more in zip(seats, paid, named, strict=True)
         ]
 
     def _outcome(
@@ -110,9 +113,9 @@ class EpisodePlayer:
             raise BadInput(f"reward_range = {low:g} to {high:g}", why=why, remedy="name all that a return can be")
         # Where the environment tells no costs: a network tells no secrets, reads no orders and calls no tools.
         spent, source = (0.0, "env:acts_only") if cost is None else (min(float(cost), MAX_COST), "env:cost")
-        if not spent >= 0.0:  # NaN fails, too
+        if cost is not None and not 0.0 <= float(cost) < inf:  # NaN fails, too
             why = f"an episode of {self.env} cost {float(cost):g}"
-            raise BadInput('info["cost"]', why=why, remedy="give what a step costs as a number that is not negative")
+            raise BadInput('info["cost"]', why=why, remedy="give what a step costs as a finite number, not below 0")
         safety = RewardTerm(name="safety_cost", value=spent, weight=0.0, source=source)
         signals = [RewardTerm(name="return", value=value, source="env"), safety]
         if self.success_at is not None:

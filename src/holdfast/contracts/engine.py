@@ -71,10 +71,10 @@ def check_engine(
     try:
         opened = [_opened(engine, policy) for policy in policies]
         for name, complete in (*zip(names, opened, strict=True), *zip(names, opened, strict=True)):
-            message = _said(asyncio.run(_ask(complete, messages, sampling)))
-            require(message == alone[name], f"{name}: is answered by another version once others are open")
-        for name, message in zip(names * 4, asyncio.run(_ask_all(opened * 4, messages, sampling)), strict=True):
-            require(message == alone[name], f"{name}: is answered otherwise while others are asked")
+            answer = _said(asyncio.run(_ask(complete, messages, sampling)))
+            require(answer == alone[name], f"{name}: is answered by another version once others are open")
+        for name, answer in zip(names * 4, asyncio.run(_ask_all(opened * 4, messages, sampling)), strict=True):
+            require(answer == alone[name], f"{name}: is answered otherwise while others are asked")
     finally:
         engine.close()
 

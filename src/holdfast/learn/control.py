@@ -140,9 +140,9 @@ class EnvPPO:
     def _learn(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
         began, phase = time.perf_counter(), f"{PHASE} {state.iteration + 1}"
         assert batch.segment is not None
-        payload: dict[str, Any] = {"phase": phase, "iteration": state.iteration, "env": self.env, "rollouts": 0}
+        metrics: dict[str, Any] = {"phase": phase, "iteration": state.iteration, "env": self.env, "rollouts": 0}
         if not ctx.features.learning:
-            return state.next(metrics={**payload, "skipped": SWITCHED_OFF})
+            return state.next(metrics={**metrics, "skipped": SWITCHED_OFF})
         ppo = self._ppo(state, phase, ctx)
         updates = []
         for _ in range(batch.segment.steps // (self.dials.steps * self.envs)):
@@ -153,9 +153,9 @@ class EnvPPO:
         is_moved = state.candidate is not None or any(update.restored is None for update in updates)
         self.session.at = (saved, phase)
         if is_moved:
-            payload["checkpoint"] = saved.checkpoint
+            metrics["checkpoint"] = saved.checkpoint
         spent = round(time.perf_counter() - began - ctx.held_s, 3)  # a pause is nobody's learning
-        payload |= {
+        metrics |= {
             "reward": last.mean_return,
             "env_seed": batch.segment.seed,
             "env_steps": last.step,
@@ -166,7 +166,7 @@ class EnvPPO:
         }
         learning_s = round(float(state.data.get("learning_s", 0.0)) + spent, 3)
         candidate, undone = (saved, None) if is_moved else (None, saved.checkpoint)
-        return state.next(candidate=candidate, metrics=payload, trainer=trainer, learning_s=learning_s, undone=undone)
+        return state.next(candidate=candidate, metrics=metrics, trainer=trainer, learning_s=learning_s, undone=undone)
 
     def _ppo(self, state: AlgorithmState, phase: str, ctx: LearnContext) -> PPO:
         """The learner in memory, or after a restart the saved one. An iteration begins with a new one."""

@@ -58,8 +58,8 @@ class Critic(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """[N, W] -> [N, 1]"""
-        tensor: Tensor = self.head(_direction(states)) * self.scale.std + self.scale.mean
-        return tensor
+        values: Tensor = self.head(_direction(states)) * self.scale.std + self.scale.mean
+        return values
 
     def fit(self, states: Tensor, returns: NDArray[np.float32]) -> None:
         """Moves what it says of states [N, W] towards the returns [N]."""

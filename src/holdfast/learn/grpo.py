@@ -556,12 +556,12 @@ class GRPO(GrpoDials):
         began, phase = time.perf_counter(), f"{self.phase} {state.iteration + 1}"
         intake = SampleFilter(run=ctx.run, versions=(state.policy.version,), train_on=self.train_on)
         clean, findings, aside = sift(experiences, self.held_out, intake)
-        payload: dict[str, Any] = {"phase": phase, "iteration": state.iteration, "reward": mean_reward(experiences)}
-        payload |= {"quality": [encode(finding) for finding in findings], "rollouts": len(experiences)}
+        metrics: dict[str, Any] = {"phase": phase, "iteration": state.iteration, "reward": mean_reward(experiences)}
+        metrics |= {"quality": [encode(finding) for finding in findings], "rollouts": len(experiences)}
         if self.measure is not None:
-            payload |= self.measure(experiences)
+            metrics |= self.measure(experiences)
         if not ctx.features.learning:
-            return state.next(metrics={**payload, "skipped": SWITCHED_OFF})
+            return state.next(metrics={**metrics, "skipped": SWITCHED_OFF})
         assert isinstance(state.policy, Model) and isinstance(state.base, Model)
         model = self.learner.load(state.policy, ctx.files)
         make = partial(self._trainer, base=state.base, files=ctx.files)
@@ -573,7 +573,7 @@ class GRPO(GrpoDials):
             mean = mean_cost(experiences, intake, self.constraint.cost)
             held = from_dict(trainer.beside.get(MULTIPLIER)).updated(mean, self.constraint)
             price = CostPrice(cost=self.constraint.cost, multiplier=held.value)
-            payload["constraint"] = describe(self.constraint, held, mean)
+            metrics["constraint"] = describe(self.constraint, held, mean)
         rules = self.compare or Grpo(mix=self.turn_credit, scale=self.scale)
         compared = compare(clean, intake, rules, price, self.credit)
         update, data = None, dict[str, Any]()
@@ -582,11 +582,11 @@ class GRPO(GrpoDials):
             if held is not None:
                 trainer.beside[MULTIPLIER] = held.to_dict()
             update = trainer.step(compared.samples)
-            payload["update"] = update.to_dict()
-            payload["advantages"] = {"blob": ctx.save([encode(advantage) for advantage in compared.advantages])}
-            candidate = self._kept(update, ctx, payload["reward"])
+            metrics["update"] = update.to_dict()
+            metrics["advantages"] = {"blob": ctx.save([encode(advantage) for advantage in compared.advantages])}
+            candidate = self._kept(update, ctx, metrics["reward"])
         if candidate is not None:
-            payload["checkpoint"], data["trainer"] = candidate.checkpoint, phase
+            metrics["checkpoint"], data["trainer"] = candidate.checkpoint, phase
         found = audit(
             clean,
             {**compared.reasons, **aside},
@@ -595,12 +595,12 @@ class GRPO(GrpoDials):
             left_out=compared.left_out,
             missing=max(0, batch.count - len(experiences)),
             update=update,
-            constraint=payload.get("constraint"),
+            constraint=metrics.get("constraint"),
         )
-        payload["audit"] = brief(found.to_dict(), ctx)
+        metrics["audit"] = brief(found.to_dict(), ctx)
         spent = round(time.perf_counter() - began - ctx.held_s, 3)  # a pause is nobody's learning
         data["learning_s"] = round(float(state.data.get("learning_s", 0.0)) + spent, 3)
-        return state.next(candidate=candidate, metrics={**payload, "learning_s": spent}, **data)
+        return state.next(candidate=candidate, metrics={**metrics, "learning_s": spent}, **data)
 
     def _kept(self, update: Update, ctx: LearnContext, reward: float | None) -> Model | None:
         """The candidate; None where the step was taken back or moved nothing: the next one begins as the last one that

@@ -594,14 +594,14 @@ class PPO:
         places = batch.returns.shape[axis]
         size = -(-places // self.settings.accumulate)
         gradient = torch.zeros_like(self._adam.vector)
-        tensor = gradient.new_zeros(len(METRICS))
+        totals = gradient.new_zeros(len(METRICS))
         for start in range(0, places, size):
             part = batch if size == places else batch.part(start, min(size, places - start), axis)
             share = part.returns.shape[axis] / places
             terms, loss = self._terms(part)
             gradient += share * self._adam.gradient(loss)
-            tensor += share * torch.stack([getattr(terms, name).detach() for name in METRICS])
-        return gradient, [*tensor.tolist(), float(gradient.norm())]
+            totals += share * torch.stack([getattr(terms, name).detach() for name in METRICS])
+        return gradient, [*totals.tolist(), float(gradient.norm())]
 
     def _terms(self, batch: TrainingBatch) -> tuple[Terms, Tensor]:
         """What METRICS names, and the loss."""

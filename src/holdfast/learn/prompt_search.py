@@ -303,16 +303,16 @@ class PromptSearch:
         bounds = [bound(call.messages, call.sampling) for experience in experiences for call in experience.calls]
         used, prices = [one for one in taken if any(one)], self.prices or (0.0, 0.0)
         spent = self._spent(data).after(batch.count, used, prices, bounds if self.tokens or self.money else ())
-        payload = _metrics(state, experiences, self.held_out) | {
+        metrics = _metrics(state, experiences, self.held_out) | {
             "phase": phase,
             "reward": race.mean(best),
             "gain": gain,
         }
-        payload |= {"arms": race.table(best), "spent": spent.rollouts, "budget": self.budget, "refused": refused}
-        payload["prompt_search"] = {**self._figures(spent), **race.summary(best), "round": state.step + 1}
+        metrics |= {"arms": race.table(best), "spent": spent.rollouts, "budget": self.budget, "refused": refused}
+        metrics["prompt_search"] = {**self._figures(spent), **race.summary(best), "round": state.step + 1}
         if not best:
             tried = sum(bool(arm.asked) for arm in race.arms) - 1
-            payload["skipped"] = f"no prompt of {tried} did better than the prompt in force on the train tasks"
+            metrics["skipped"] = f"no prompt of {tried} did better than the prompt in force on the train tasks"
         kept_data: dict[str, Any] = {
             "attempts": attempts,
             "spent": spent.rollouts,
@@ -320,7 +320,7 @@ class PromptSearch:
             "is_over": is_over,
         }
         kept_data |= {"refused": [*data.get("refused", ()), *refused][-MOST_REFUSED:], "fresh": sorted(fresh)}
-        following = state.next(metrics=payload, arms=_packed(race.arms), **kept_data)
+        following = state.next(metrics=metrics, arms=_packed(race.arms), **kept_data)
         return replace(following, candidate=race.arms[best].prompt if best else None)
 
     def _measured(self, arm: Arm, place: int, one: Experience) -> Arm:

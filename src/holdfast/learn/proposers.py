@@ -100,12 +100,12 @@ class PromptRules:
     def check(self, prompt: Prompt, base: Prompt, quotes: Collection[int], where: str) -> None:
         """BadInput where it breaks a rule. A prompt may hold answers of tasks that it quotes: it is not measured
         there."""
-        message, before = "\n".join(_texts(prompt)), "\n".join(_texts(base))
-        if len(message) > max(LONGEST_PROMPT, 2 * len(before)):
+        whole, before = "\n".join(_texts(prompt)), "\n".join(_texts(base))
+        if len(whole) > max(LONGEST_PROMPT, 2 * len(before)):
             raise BadInput(
-                where, why=f"has {len(message)} characters, {max(LONGEST_PROMPT, 2 * len(before))} are allowed"
+                where, why=f"has {len(whole)} characters, {max(LONGEST_PROMPT, 2 * len(before))} are allowed"
             )
-        text, known = _plain(message), _plain(before)
+        text, known = _plain(whole), _plain(before)
         for one in self.forbidden:
             if _plain(one) in text:
                 raise BadInput(where, why=f"contains {one!r}, which is forbidden")
@@ -296,8 +296,8 @@ class Merge:
         second = _pick(wins, chance, but=() if first is None else (first,))
         if first is None or second is None:
             return None
-        prompt, two = history[first].prompt, history[second].prompt
-        both = {n: [*sentences(str(prompt.texts[n])), *sentences(str(two.texts[n]))] for n in _changed(prompt, two)}
+        prompt, other = history[first].prompt, history[second].prompt
+        both = {n: [*sentences(str(prompt.texts[n])), *sentences(str(other.texts[n]))] for n in _changed(prompt, other)}
         texts = {n: joined(list(dict.fromkeys(parts))) for n, parts in both.items()}
         note = "two prompts together, which do well on different tasks"
         return Draft(prompt=prompt.with_texts(texts), parents=(first, second), note=note)
@@ -443,11 +443,11 @@ class Reflection:
             return None
         shown = chance.sample(failed, min(SHOWN, len(failed)))
         given = self.ask(self.question(str(base.texts[name]), shown))
-        message, tokens = (given, (0, 0)) if isinstance(given, str) else (given.text, given.tokens)
-        match = re.search(r"<prompt>\s*(.+?)\s*</prompt>", message, re.DOTALL)
+        answer, tokens = (given, (0, 0)) if isinstance(given, str) else (given.text, given.tokens)
+        match = re.search(r"<prompt>\s*(.+?)\s*</prompt>", answer, re.DOTALL)
         if match is None:
             return Draft(prompt=base, note="the model wrote no prompt between <prompt> and </prompt>", tokens=tokens)
-        note = message[: match.start()].strip()[:LONGEST]
+        note = answer[: match.start()].strip()[:LONGEST]
         return Draft(prompt={name: match[1]}, parents=(parent,), note=note, tokens=tokens)
 
     def question(self, text: str, attempts: Sequence[Mapping[str, Any]]) -> str:

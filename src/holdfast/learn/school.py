@@ -151,15 +151,15 @@ class School:
         if phase == PRACTICE:
             return self._practise(state, batch, ctx)
         began = time.perf_counter()
-        payload: dict[str, Any] = {"phase": f"{phase} {state.step + 1}", "iteration": state.iteration, "rollouts": 0}
+        metrics: dict[str, Any] = {"phase": f"{phase} {state.step + 1}", "iteration": state.iteration, "rollouts": 0}
         if not ctx.features.learning:
-            return state.next(metrics={**payload, "skipped": SWITCHED_OFF})
+            return state.next(metrics={**metrics, "skipped": SWITCHED_OFF})
         with one_thread():
-            made, data = (self._anneal if phase == ANNEAL else self._imitate)(state, ctx, payload)
-        payload["learning_s"] = round(time.perf_counter() - began - ctx.held_s, 3)
+            made, data = (self._anneal if phase == ANNEAL else self._imitate)(state, ctx, metrics)
+        metrics["learning_s"] = round(time.perf_counter() - began - ctx.held_s, 3)
         if phase == ANNEAL and data.get("gone_back"):
-            return replace(state.next(metrics=payload, **data), candidate=None)
-        return state.next(candidate=made, metrics=payload, **data)
+            return replace(state.next(metrics=metrics, **data), candidate=None)
+        return state.next(candidate=made, metrics=metrics, **data)
 
     def _env_seed(self, state: AlgorithmState) -> int:
         drawn = np.random.SeedSequence([self.seed, state.iteration, 2, state.step]).generate_state(1)[0]

@@ -602,15 +602,15 @@ class SFT:
         reader = self._reader(self.learner.load(policy, ctx.files))
         reader.pause_point = ctx.check
         notes = self._notes(reader, data, ctx)
-        payload: dict[str, Any] = {"phase": self.phase, HELD_OUT_LOSS: self._held_out(reader, data, notes)}
+        metrics: dict[str, Any] = {"phase": self.phase, HELD_OUT_LOSS: self._held_out(reader, data, notes)}
         kept: dict[str, Any] = {} if notes is None else {"notes": ctx.save(notes)}
         if self.privacy is not None:
             steps = self.updates(data.units)
             budget = PrivacyBudget.of(self.privacy, units=data.units, batch=self.batch, steps=steps)
             nonce = f"seed {self.seed}" if self.privacy.deterministic else token_hex(16)
             kept |= {"budget": budget.record(), "nonce": nonce, "earlier": list(earlier)}
-            payload["privacy"] = budget.spent(0, earlier)
-        return AlgorithmState(base=policy, data=kept, metrics=payload)
+            metrics["privacy"] = budget.spent(0, earlier)
+        return AlgorithmState(base=policy, data=kept, metrics=metrics)
 
     def learn(self, state: AlgorithmState, data: Dataset, ctx: LearnContext) -> AlgorithmState:
         """The updates up to the next checkpoint."""
@@ -638,7 +638,7 @@ class SFT:
             if account.in_a_row == TAKEN_BACK:
                 raise self._diverged(f"{TAKEN_BACK} updates in a row were taken back: {account.why}")
         began = self._check_loss(state.data.get("first_loss"), account.losses)
-        payload = {
+        metrics = {
             "phase": self.phase,
             "updates": last,
             "of": total,
@@ -648,11 +648,11 @@ class SFT:
             "taken_back": account.taken_back,
         }
         if private is not None:
-            payload["privacy"] = private[0].spent(last, state.data["earlier"])
-        kept = {"privacy": payload["privacy"]} if private is not None else {}
+            metrics["privacy"] = private[0].spent(last, state.data["earlier"])
+        kept = {"privacy": metrics["privacy"]} if private is not None else {}
         candidate = self.learner.save(ctx, algorithm=self.phase, metadata=kept)
-        payload["checkpoint"] = candidate.checkpoint
-        return state.next(candidate=candidate, metrics=payload, trainer=self.phase, first_loss=began)
+        metrics["checkpoint"] = candidate.checkpoint
+        return state.next(candidate=candidate, metrics=metrics, trainer=self.phase, first_loss=began)
 
     # What preference optimisation does otherwise ----------------------------------------------------------------------
 

@@ -187,12 +187,12 @@ def optimize_turns(
     per_update = settings.ppo.mini_batch_size * settings.ppo.gradient_accumulation_steps
     # A conversation is read once for all of its turns, so minibatches are whole conversations with as many turns.
     trainer.settings = replace(trainer.settings, minibatch=max(1, round(per_update * conversations / turns)))
-    payload, price = None, None
+    described, price = None, None
     if held is not None:
         mean = mean_cost(experiences, intake, held[0].cost)
         moved = held[1].updated(mean, held[0])
         price = CostPrice(cost=held[0].cost, multiplier=moved.value)
-        payload = describe(held[0], moved, mean)
+        described = describe(held[0], moved, mean)
     readings = [reading for _, reading in gathered.kept]
     batch, advantages, explained, value_loss = _advised(readings, trainer, intake.channels, settings.gae, price)
     update = trainer.step(batch)
@@ -212,7 +212,7 @@ def optimize_turns(
         updates=update.updates,
         stopped_early=update.stopped_early,
         restored=update.restored,
-        constraint=payload,
+        constraint=described,
     )
 
 

@@ -158,8 +158,8 @@ def happened(entry: LedgerEntry) -> tuple[str, str]:
         return _moved(entry.body)
     why = str(entry.body.get("why") or "")
     says = SAYS.get(entry.kind)
-    if says is not None and (message := says(entry)):
-        return message, why
+    if says is not None and (sentence := says(entry)):
+        return sentence, why
     told = (f"{name} {_one_line(value)}" for name, value in entry.body.items() if name != "why" and value is not None)
     return f"{entry.kind}: {', '.join(told)}", why
 
@@ -208,11 +208,11 @@ def _wanted(entry: LedgerEntry) -> str:
 
 def _tried(entry: LedgerEntry) -> str:
     """The name of a canary or shadow is KIND:VERSION:…"""
-    for word, message in (("begin", "began"), ("end", "ended")):
+    for word, verb in (("begin", "began"), ("end", "ended")):
         if word in entry.body:
             kind, _, rest = str(entry.body[word]).partition(":")
             version = rest.split(":")[0]
-            return f"the {kind} of {version} {message}" if "@" in version else f"the trial {entry.body[word]} {message}"
+            return f"the {kind} of {version} {verb}" if "@" in version else f"the trial {entry.body[word]} {verb}"
     return ""
 
 

@@ -63,10 +63,10 @@ def prompt_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple
 
 def family(prompts: Sequence[Mapping[str, Any]]) -> PromptNode:
     """The tree of the prompts that were run, each below its first parent; what has none is below the one in force."""
-    run = [prompt for prompt in prompts if prompt["rollouts"] or prompt["number"] == 0]
-    known = {one["number"] for one in run}
+    played = [prompt for prompt in prompts if prompt["rollouts"] or prompt["number"] == 0]
+    known = {one["number"] for one in played}
     below: dict[int, list[Mapping[str, Any]]] = {}
-    for one in run[1:]:
+    for one in played[1:]:
         parent = one["parents"][0] if one["parents"] and one["parents"][0] in known else 0
         below.setdefault(parent, []).append(one)
 
@@ -75,7 +75,7 @@ def family(prompts: Sequence[Mapping[str, Any]]) -> PromptNode:
         children = tuple(node(child, one) for child in below.get(one["number"], ()))
         return PromptNode(prompt=one, changes=changes, children=children)
 
-    return node(run[0], None)
+    return node(played[0], None)
 
 
 def grid(search: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], list[tuple[str, list[tuple[str, str, bool]]]]]:

@@ -84,8 +84,8 @@ def _keep(store: Store, before: Sequence[str], tasks: Iterable[HeldOut], now: fl
     tasks = list(tasks)
     known = _named(_said_before(store, before), [task.input for task in tasks])
     names = {
-        held_out.id: (message, content(held_out.input), _text(held_out.input))
-        for held_out, message in zip(tasks, known, strict=True)
+        held_out.id: (name, content(held_out.input), _text(held_out.input))
+        for held_out, name in zip(tasks, known, strict=True)
     }
     return store.blobs.put(json.dumps(names, sort_keys=True).encode(), now=now)
 
@@ -112,8 +112,8 @@ def charge_experiment(
         about: Any = {"key": f"{EXPERIMENT}/{name}", "policy": policy, "run": "", "baseline": "", "candidate": name}
 
         def make(known: Sequence[LedgerEntry], history: Sequence[LedgerEntry], about: Any = about) -> Mapping[str, Any]:
-            payload: dict[str, Any] = {"alpha": alpha, "about": EXPERIMENT, "tasks": "", "count": 0}
-            return charge((), (), lambda sha256: None, **payload, **about).record()
+            options: dict[str, Any] = {"alpha": alpha, "about": EXPERIMENT, "tasks": "", "count": 0}
+            return charge((), (), lambda sha256: None, **options, **about).record()
 
         store.releases.charge_in(tx, policy, about["key"], make, run=None, who=who, now=now)
 
@@ -147,9 +147,9 @@ def is_beside(tasks: Sequence[Any], others: Sequence[Any]) -> bool:
 
 def _named(known: Sequence[Sequence[tuple[str, str]]], tasks: Sequence[Any]) -> list[str]:
     names, texts = list(map(digest, tasks)), list(map(_text, tasks))
-    payload = {text: name for some in reversed(known) for name, text in some}
-    taken = set(payload.values())
-    exact = [name if name in taken else payload.get(text) for name, text in zip(names, texts, strict=True)]
+    name_of = {text: name for some in reversed(known) for name, text in some}
+    taken = set(name_of.values())
+    exact = [name if name in taken else name_of.get(text) for name, text in zip(names, texts, strict=True)]
     near = exact if all(exact) else restated(known, texts)
     return [one or other or name for one, other, name in zip(exact, near, names, strict=True)]
 

@@ -134,8 +134,8 @@ def _asked(task: HeldOut) -> tuple[Any, str]:
         return item.input, canonical(item.expected) if item.has_expected else ""
     if not isinstance(item, Mapping):
         return item, ""
-    payload = {name: value for name, value in item.items() if name not in ("expected", "id", "metadata", "seed")}
-    return payload, canonical([item.get("expected"), item.get("seed")])
+    question = {name: value for name, value in item.items() if name not in ("expected", "id", "metadata", "seed")}
+    return question, canonical([item.get("expected"), item.get("seed")])
 
 
 def _about(task: HeldOut) -> Mapping[str, Any]:

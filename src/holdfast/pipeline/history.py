@@ -35,10 +35,10 @@ def setup_of(ctx: StepContext) -> str:
     many parts to be described, or changes while it is looked at, is like no other."""
     parts = _Parts()
     try:
-        message = json.dumps([parts.of(one) for one in ctx.setup], sort_keys=True, default=str)
+        content = json.dumps([parts.of(one) for one in ctx.setup], sort_keys=True, default=str)
     except Exception:  # it is anybody's object, and may do anything when it is read
-        message = ctx.run
-    return hashlib.sha256((ctx.run if parts.count > MOST else message).encode()).hexdigest()
+        content = ctx.run
+    return hashlib.sha256((ctx.run if parts.count > MOST else content).encode()).hexdigest()
 
 
 class _Parts:
@@ -113,9 +113,9 @@ def history_of(
             if names.get(episode.task) in wanted:
                 found.setdefault(wanted[names[episode.task]], {})[episode.rollout] = episode
     known = {task: earlier_tries(list(some.values())) for task, some in found.items()}
-    payload = {task: tries.record() for task, tries in known.items() if tries is not None}
+    records = {task: tries.record() for task, tries in known.items() if tries is not None}
     why = f"{others} earlier tests of it had another agent or another scorer" if others else ""
-    return {"tasks": payload, "why": why}
+    return {"tasks": records, "why": why}
 
 
 def content(task: Any) -> str:

@@ -229,10 +229,10 @@ def searches(store: Store, run: str) -> list[dict[str, Any]]:
      "held_out": {"release", "is_accepted", "difference", "corrected", "interval", "p_value", "tasks", "reasons"}|None,
      "nothing": why there was nothing to prove|None, "stopped": how and why the run ended before it was decided|None}"""
     steps = store.steps.of_run(run)
-    payload: dict[int, StepRecord] = {}
+    by_iteration: dict[int, StepRecord] = {}
     for step in steps:
         if "prompt_search" in step.body:
-            payload[int(step.body["state"]["iteration"])] = step
+            by_iteration[int(step.body["state"]["iteration"])] = step
     decided = {int(step.body["iteration"]): step.body for step in steps if step.name.endswith("/decide")}
     gains: dict[int, list[float]] = {}
     for step in steps:
@@ -240,7 +240,7 @@ def searches(store: Store, run: str) -> list[dict[str, Any]]:
             gains.setdefault(int(step.body["state"]["iteration"]), []).append(float(step.body.get("gain") or 0.0))
     return [
         {**_search(store, store.runs.get(run), n, step.body, decided.get(n)), "gains": gains[n]}
-        for n, step in sorted(payload.items())
+        for n, step in sorted(by_iteration.items())
     ]
 
 

@@ -315,8 +315,8 @@ class CausalLM(nn.Module):
         """Cosine and sine of every place, [context, D / 2], in 32 bits."""
         if self._tables is None or self._tables[0].device != self.device:
             with torch.inference_mode(False):  # the sampler may be the first to ask, and the trainer the next
-                tensor, strength = frequencies(self.config)
-                angle = torch.arange(self.config.context, dtype=torch.float32)[:, None] * tensor
+                rates, strength = frequencies(self.config)
+                angle = torch.arange(self.config.context, dtype=torch.float32)[:, None] * rates
                 self._tables = (angle.cos() * strength).to(self.device), (angle.sin() * strength).to(self.device)
         return self._tables
 

@@ -689,18 +689,18 @@ class _HeadLogprobs(torch.autograd.Function):
         by_weight: Tensor | None = None
         for part in spans:
             logits = _scores(hidden[part], weight)
-            tensor = torch.empty_like(logits, dtype=weight.dtype)
+            by_logits = torch.empty_like(logits, dtype=weight.dtype)
             _head_backward[(len(logits), triton.cdiv(size, 4096))](
-                logits, targets[part], lse[part], entropy[part], by_logp[part], by_entropy[part], tensor, size,
+                logits, targets[part], lse[part], entropy[part], by_logp[part], by_entropy[part], by_logits, size,
                 1.0 / ctx.temperature, TILE=4096, num_warps=8,
             )  # fmt: skip
             del logits
-            torch.mm(tensor, weight, out=by_hidden[part])
+            torch.mm(by_logits, weight, out=by_hidden[part])
             if ctx.needs_input_grad[1]:
                 if len(spans) == 1:
-                    by_weight = tensor.t() @ hidden
+                    by_weight = by_logits.t() @ hidden
                 else:  # summed in 32 bits
-                    more = _scores(tensor.t(), hidden[part].t())
+                    more = _scores(by_logits.t(), hidden[part].t())
                     by_weight = more if by_weight is None else by_weight.add_(more)
         return by_hidden, None if by_weight is None else by_weight.to(weight.dtype), None, None
 

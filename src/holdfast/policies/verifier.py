@@ -88,7 +88,7 @@ def features(net: Transformer, conversations: Sequence[Conversation]) -> tuple[T
     told = [_told(*conversation) for conversation in conversations]
     kept = [place for place, (ids, _, _) in enumerate(told) if len(ids) <= net.shape.context]
     order = sorted(kept, key=lambda place: len(told[place][0]))  # alike in length: little is padded
-    tensor = torch.zeros(len(conversations), width(net))
+    pooled = torch.zeros(len(conversations), width(net))
     for first in range(0, len(order), BATCH):
         some = order[first : first + BATCH]
         ids = torch.zeros(len(some), max(len(told[place][0]) for place in some), dtype=torch.long)
@@ -97,8 +97,8 @@ def features(net: Transformer, conversations: Sequence[Conversation]) -> tuple[T
         hidden = net.hidden(ids)
         logp = F.log_softmax(net.logits(hidden[:, :-1]), -1).gather(-1, ids[:, 1:, None])[..., 0]
         for row, place in enumerate(some):
-            tensor[place] = _pooled(hidden[row], logp[row], *told[place][1:])
-    return tensor[kept], kept
+            pooled[place] = _pooled(hidden[row], logp[row], *told[place][1:])
+    return pooled[kept], kept
 
 
 def width(net: Transformer) -> int:

@@ -422,8 +422,10 @@ class _Pass:
                 return self._json(text)
         replaced = self._replaced(text)
         if key and key not in NAMED and replaced == text and len(text) <= LONGEST_LABELLED and HAS_DIGIT.search(text):
-            label = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", " ", key) + ": "
-            return self._replaced(label + text).removeprefix(label) if not self._scrub.detections(label) else text
+            label = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[_:]", " ", key) + ": "
+            if not self._scrub.detections(label):
+                shown = self._replaced(label + text)
+                return shown.partition(": ")[2] or shown  # what the key holds may have been replaced, too
         return replaced
 
     def _json(self, text: str) -> str:

@@ -435,9 +435,9 @@ def _told(finding: Finding) -> str:
 
 
 def _kpis(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
-    payload = evidence.manifest.get(KPIS)
+    kpis = evidence.manifest.get(KPIS)
     for name, band in criteria.kpis.items():
-        kpi = payload.get(name) if isinstance(payload, Mapping) else None
+        kpi = kpis.get(name) if isinstance(kpis, Mapping) else None
         value, of = (kpi.get("value"), kpi.get("of")) if isinstance(kpi, Mapping) else (None, None)
         if not _is_number(value) or not _is_number(of):
             yield _missing(f"kpi_{name}", f"{name} was not measured, or not on how many", "measure it")

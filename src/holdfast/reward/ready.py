@@ -76,9 +76,9 @@ def normalized(task: Any, answer: Any) -> Reward | None:
     of what is expected, articles stay too ("A", as a choice among letters), and then punctuation."""
     if task.expected is None:
         return None
-    expected, message = as_text(task.expected), as_text(answer)
+    expected, given = as_text(task.expected), as_text(answer)
     form = next((form for form in (plain, _bare) if form(expected)), _folded)
-    return _given(form(message) == form(expected), f"said {_shown(answer)}")
+    return _given(form(given) == form(expected), f"said {_shown(answer)}")
 
 
 def plain(text: str) -> str:
@@ -274,8 +274,8 @@ def contains(task: Any, answer: Any) -> Reward | None:
     use `regex` with a group, `normalized` or `numeric`."""
     if task.expected is None:
         return None
-    wanted, message = _folded(as_text(task.expected)), _folded(as_text(answer))
-    is_there = bool(wanted) and re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", message) is not None
+    wanted, given = _folded(as_text(task.expected)), _folded(as_text(answer))
+    is_there = bool(wanted) and re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", given) is not None
     return _given(is_there, "does not contain what is expected")
 
 

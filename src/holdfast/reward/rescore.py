@@ -197,8 +197,8 @@ class ScoringComparison:
 
 def success_of(signals: Sequence[RewardTerm]) -> float | None:
     """How right the scoring calls the answer, from 0 to 1; None where it does not say."""
-    payload = {signal.name: signal.value for signal in signals}
-    return next((payload[name] for name in OUTCOMES if name in payload), None)
+    values = {signal.name: signal.value for signal in signals}
+    return next((values[name] for name in OUTCOMES if name in values), None)
 
 
 def is_right(signals: Sequence[RewardTerm]) -> bool | None:

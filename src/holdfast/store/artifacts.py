@@ -100,6 +100,9 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise StoreFull(f"file {path}", why=why, remedy=remedy) from error
 
 
+ASIDE = ".aside"  # how the names end of what is being written
+
+
 @contextmanager
 def replacing(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
     """Write aside, sync, rename; when the block fails, what was at the path before is still there.
@@ -117,7 +120,7 @@ def replacing(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        Path(aside).replace(path)
+            Path(aside).replace(path)  # while it is locked: a sweep would take it
     except BaseException:
         Path(aside).unlink(missing_ok=True)
         raise
@@ -126,7 +129,7 @@ def replacing(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
 
 def _locked_file(folder: Path, prefix: str) -> tuple[int, str]:
     while True:
-        descriptor, aside = tempfile.mkstemp(dir=folder, prefix=prefix)
+        descriptor, aside = tempfile.mkstemp(dir=folder, prefix=prefix, suffix=ASIDE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(descriptor).st_nlink:
@@ -141,7 +144,7 @@ def _locked_file(folder: Path, prefix: str) -> tuple[int, str]:
 def _sweep(folder: Path, prefix: str) -> None:
     """Remove what killed writers left: nobody has it locked any more."""
     with os.scandir(folder) as entries:
-        left = [entry.path for entry in entries if entry.name.startswith(prefix)]
+        left = [entry.path for entry in entries if entry.name.startswith(prefix) and entry.name.endswith(ASIDE)]
     for path in left:
         with suppress(OSError):  # somebody writes it, or it is not for us to remove
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -175,7 +178,7 @@ class FolderArtifacts:
     root: Path
 
     def put(self, source: Path, uri: str) -> Artifact:
-        target, parts = self._at(uri), _parts(source)
+        target, parts = inside(self.root, uri), _parts(source)
         # The same may have been left by a try that was killed before it was recorded, or be in use: not to be torn.
         if not all(_holds(target / part, sha256) for part, sha256 in parts.items()):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -193,7 +196,7 @@ class FolderArtifacts:
 
     def get(self, ref: Artifact | str) -> Path:
         uri = ref if isinstance(ref, str) else ref.uri
-        at = self._at(uri)
+        at = inside(self.root, uri)
         try:
             found = content_hash(at)
         except FileNotFoundError as error:
@@ -206,10 +209,12 @@ class FolderArtifacts:
             why = f"{at} holds other weights than were recorded"
         raise Lost(f"artifact {uri}", why=why, remedy="restore it from a copy")
 
-    def _at(self, uri: str) -> Path:
-        if (name := PurePath(uri)).is_absolute() or ".." in name.parts:
-            raise BadInput(f"artifact {uri}", why="lies outside of the store's folder", remedy="use a relative name")
-        return self.root / uri
+
+def inside(folder: Path, uri: str) -> Path:
+    """Where the artifact lies in the store's folder; BadInput for one that would lie elsewhere."""
+    if (name := PurePath(uri)).is_absolute() or ".." in name.parts:
+        raise BadInput(f"artifact {uri}", why="lies outside of the store's folder", remedy="use a relative name")
+    return folder / uri
 
 
 def _parts(source: Path) -> dict[str, str]:

@@ -86,7 +86,10 @@ def _checked(store: Store, url: str) -> tuple[SQLite, Path]:
     if path.name != source.path.name:
         why = f"{ledger.NAME} knows this store as {source.path.name}"
         raise BadInput(where, why=why, remedy=f"give a path that ends with {source.path.name}")
-    left = [one for one in (path, *(Path(f"{path}{end}") for end in ("-wal", "-shm", "-mark"))) if one.exists()]
+    if path.is_relative_to(store.reports.absolute()):
+        raise BadInput(where, why="it lies among the reports that it would copy", remedy="choose another folder")
+    ends = ("", "-wal", "-journal", "-shm", "-mark")  # SQLite would take the log of another for the copy's
+    left = [one for one in (Path(f"{path}{end}") for end in ends) if one.exists()]
     if left or not store.ledger.has_checkpoints_of(path.parent / ledger.NAME):
         why = f"{left[0].name if left else ledger.NAME} of another store is there"
         remedy = f"choose another folder, or move that one away: mv {path.parent} {path.parent}.old"
@@ -104,19 +107,22 @@ def _snapshot(engine: SQLite, path: Path) -> DatabaseSnapshot:
     try:
         with closing(engine.connect(read_only=True)) as source, closing(sqlite3.connect(path)) as made:
             source.backup(made)  # all pages in one step: writers go on meanwhile, and nothing of theirs is in it
-            blobs = [f"blobs/{sha256[:2]}/{sha256[2:]}" for sha256, _ in made.execute(engine.book[artifacts.ALL])]
+            names = [str(sha256) for sha256, _ in made.execute(engine.book[artifacts.ALL])]
+            blobs = [f"blobs/{name[:2]}/{name[2:]}" for name in names]
             folders = [str(uri) for _, uri, _ in made.execute(engine.book[check.SAVED])]
             last_entry = made.execute(engine.book[LAST_ENTRY]).fetchone()[0]
-            commits = made.execute(engine.book[PULSES_OF], {"t": COMMITS}).fetchone()[0]
+            commits = made.execute(engine.book[PULSES_OF], {"t": COMMITS}).fetchone() or (0,)  # lost, in a damaged one
     except sqlite3.Error as error:
         raise engine.translate(error) from error
-    return DatabaseSnapshot(path, tuple(dict.fromkeys([*blobs, *folders])), last_entry, commits)
+    return DatabaseSnapshot(path, tuple(dict.fromkeys([*blobs, *folders])), last_entry, commits[0])
 
 
 def _files(store: Store, snapshot: DatabaseSnapshot, folder: Path) -> Iterator[tuple[Path, Path]]:
-    """What there is to copy, and where to. A file that is missing is left to `check`, which names it."""
+    """What there is to copy, and where to; BadInput for a name that leads out of the folder. A file that is missing is
+    left to `check`, which names it."""
     overrides = [path.name for path in store.folder.glob(f"{commands.NAME}*.json")]
-    pairs = [(store.folder / name, folder / name) for name in (*snapshot.files, SCRUB_KEY, *overrides)]
+    names = (*snapshot.files, SCRUB_KEY, *overrides)
+    pairs = [(artifacts.inside(store.folder, name), artifacts.inside(folder, name)) for name in names]
     return ((source, place) for source, place in [*pairs, (store.reports, reports_beside(folder))] if source.exists())
 
 

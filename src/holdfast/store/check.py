@@ -419,6 +419,7 @@ TOPICS_KEPT = select(schema.pulse.c.topic, schema.pulse.c.n)
 GIVEN = text("SELECT seq FROM sqlite_sequence WHERE name = :name")
 VERIFIED = text("SHOW data_checksums")
 UNVERIFIED = "the server verifies no page: a changed value would not show; stop it and run 'pg_checksums --enable'"
+# Of a record that is no JSON, or of another form:
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, BadInput)
 
 
@@ -452,7 +453,7 @@ def parts(
 
 
 def check(store: Store, *, quick: bool = False, deep: bool = False, sealed: Sealed = UNSEALED) -> Iterator[CheckedPart]:
-    """Finder at everything; what cannot be read is a problem of its part, and the rest is looked at all the same."""
+    """Look at everything; what cannot be read is a problem of its part, and the rest is looked at all the same."""
     for name, look in parts(store, quick=quick, deep=deep, sealed=sealed):
         problems = list[str]()
         try:
@@ -577,10 +578,7 @@ READ: tuple[tuple[str, Callable[[Transaction], Iterable[str]]], ...] = (
 
 def _read(store: Store, look: Callable[[Transaction], Iterable[str]]) -> list[str]:
     """What only the records tell, all of one moment."""
-    try:
-        found = store.db.reading(lambda view: list(look(view)), snapshot=True)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:  # no JSON, or of another form
-        return [f"a record cannot be read: {type(error).__name__}: {error}"]
+    found = store.db.reading(lambda view: list(look(view)), snapshot=True)
     return found if len(found) <= MOST else [*found[:MOST], MORE]
 
 

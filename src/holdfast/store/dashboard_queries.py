@@ -479,12 +479,12 @@ class DashboardQueries:
         """Newest first. Of those with a filter, what fits among the next rows: a page may be short and still go on."""
         bound = NEWEST if before is None else before
         params: dict[str, Any] = {"run": self._runs.key(run), "before": bound, "most": most, "scanned": SCANNED}
-        payload: dict[str, Any] = {
+        filters: dict[str, Any] = {
             "split": None if split is None else str(split),
             "text": text.lower() if text else None,
         }
-        payload |= {"least": least, "most_reward": most_reward}
-        payload = {name: value for name, value in payload.items() if value is not None}
+        filters |= {"least": least, "most_reward": most_reward}
+        filters = {name: value for name, value in filters.items() if value is not None}
         if outcome is not None:
             fitting = statuses_of(outcome)
             if len(fitting) > 1 and status is None:
@@ -492,13 +492,13 @@ class DashboardQueries:
                 raise BadInput(f"outcome {outcome}", why=why, remedy="ask for the status instead")
             if status is not None and status not in fitting:
                 return Page(rollouts=(), next=None)
-            status, payload["outcome"] = status or fitting[0], outcome
+            status, filters["outcome"] = status or fitting[0], outcome
         if status is not None:
-            return self._by_status(run, {**params, "status": str(status)}, payload)
-        if not payload:
+            return self._by_status(run, {**params, "status": str(status)}, filters)
+        if not filters:
             found = self._db.all(PAGE, {**params, "most": most + 1})
             return _page(found[:most], run, found[most - 1][0] if len(found) > most else None)
-        found = self._db.all(_fitting(frozenset(payload)), {**params, **payload})
+        found = self._db.all(_fitting(frozenset(filters)), {**params, **filters})
         if len(found) == most:
             return _page(found, run, found[-1][0])
         last = self._db.one(LAST_SCANNED, params)

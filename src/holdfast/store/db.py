@@ -264,8 +264,8 @@ FOR_READING += " -c idle_in_transaction_session_timeout=600s"  # an export may b
 CLIENT_SIDE = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 CLIENT_SIDE |= {"tcp_user_timeout": 30_000}  # milliseconds without an acknowledgement
 # A backend that waits for its client has said, or heard, all that there is: what we wait for will never come.
-IS_AT_WORK = "SELECT 1 FROM pg_stat_activity WHERE pid = {} AND state = 'active'"
-IS_AT_WORK += " AND wait_event_type IS DISTINCT FROM 'Client'"
+IS_AT_WORK = "SELECT 1 FROM pg_stat_activity WHERE pid = {} AND (state = 'disabled' OR state = 'active'"
+IS_AT_WORK += " AND wait_event_type IS DISTINCT FROM 'Client')"  # disabled: it keeps no record of who works
 
 
 class Postgres:
@@ -486,14 +486,17 @@ class PostgresSession:
                 raise
 
     def _was_kept(self) -> bool:
-        """Of the transaction whose commit nobody answered."""
-        self._renew()
-        until = time.monotonic() + RECONNECT_S
-        while self._is_under_way():
-            if time.monotonic() > until:  # its old connection is still at it, and to repeat it might do it twice
-                raise StoreError(f"store {self._engine.url}", why="connection lost in a commit", remedy=UNKNOWN)
-            time.sleep(0.1)
-        row = self._connection.execute("SELECT n FROM pulse WHERE topic = %s", (self._marked,)).fetchone()
+        """Of the transaction whose commit nobody answered; StoreError where that cannot be found out."""
+        try:
+            self._renew()
+            until = time.monotonic() + RECONNECT_S
+            while self._is_under_way():
+                if time.monotonic() > until:
+                    raise StoreError(f"store {self._engine.url}", why="its old connection is still at it")
+                time.sleep(0.1)
+            row = self._connection.execute("SELECT n FROM pulse WHERE topic = %s", (self._marked,)).fetchone()
+        except (self._engine.driver.Error, StoreError) as error:  # to repeat it might do it twice
+            raise StoreError(f"store {self._engine.url}", why="connection lost in a commit", remedy=UNKNOWN) from error
         return row is not None and bool(row[0] == self._mark)
 
     def _is_under_way(self) -> bool:

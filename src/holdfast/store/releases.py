@@ -34,17 +34,17 @@ FIRST = {"stage": "candidate", "share": 0, "is_known_good": False, "evidence": N
 
 def recompute(view: Transaction, project: str | None = None) -> Iterator[str]:
     """What is wrong with the project's releases, or with all, a sentence each."""
-    payload: dict[Key, Parts] = {}
+    due: dict[Key, Parts] = {}
     for seq, owner, body in view.all(ENTRIES, {}):
         if project in (None, owner):
             try:
-                _follow(payload, owner, from_json(body))
+                _follow(due, owner, from_json(body))
             except (KeyError, TypeError, ValueError, AttributeError):
                 yield f"ledger: entry {seq} says nothing about a release that makes sense"
     for owner, policy, number, *values in view.all(ROWS, {}):
         if project in (None, owner):
             name = f"{policy}@{number}"
-            known = payload.pop((owner, name), None)
+            known = due.pop((owner, name), None)
             if known is None:
                 yield f"release {name}: is not in the ledger"
             else:
@@ -52,7 +52,7 @@ def recompute(view: Transaction, project: str | None = None) -> Iterator[str]:
                 kept = source_text(view, owner, known["source"])
                 if kept is not None and known[SOURCE] not in (None, hash_of(kept)):
                     yield f"release {name}: its source {known['source']} is not what it was"
-    yield from (f"release {name}: is in the ledger, and not in the store" for _, name in payload)
+    yield from (f"release {name}: is in the ledger, and not in the store" for _, name in due)
 
 
 def _follow(told: dict[Key, Parts], project: str, body: Mapping[str, Any]) -> None:

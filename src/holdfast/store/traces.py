@@ -267,11 +267,11 @@ class Experiences:
             if not page:
                 return []
             edges = {"run": params["run"], "first": page[0][0], "last": page[-1][0]}
-            payload = _by_attempt(view.all(SIGNALS_OF_PAGE, edges), reward_term)
+            signals = _by_attempt(view.all(SIGNALS_OF_PAGE, edges), reward_term)
             did = _by_attempt(view.all(SPANS_OF_PAGE, edges), span) if spans else {}
             return [
                 rows.scored_rollout(
-                    row[2:], run, signals=tuple(payload.get(row[1], ())), spans=tuple(did.get(row[1], ()))
+                    row[2:], run, signals=tuple(signals.get(row[1], ())), spans=tuple(did.get(row[1], ()))
                 )
                 for row in page
             ]

@@ -379,9 +379,9 @@ def _ties(rules: Rules) -> dict[str, Ints]:
 
 
 def _troubles(rules: Rules) -> dict[str, Ints]:
-    payload, day = {one["id"]: one for one in rules["trouble"]}, rules["ticks_per_day"]
+    troubles, day = {one["id"]: one for one in rules["trouble"]}, rules["ticks_per_day"]
     never = {"per_day": 0.0, "duration": [1, 1], "cooldown": 0}
-    rows = [payload.get(name, never) for name in TROUBLES]
+    rows = [troubles.get(name, never) for name in TROUBLES]
     return {
         "trouble_chance": np.array([round(row["per_day"] / day * 2**32) for row in rows], np.int64),
         "trouble_low": np.array([row["duration"][0] for row in rows], np.int64),

@@ -121,8 +121,8 @@ Frame = dict[str, Any]
 
 def key_frame(now: Picture, seq: int, **more: Any) -> Frame:
     """All there is to see."""
-    payload = {name: getattr(now, name) for name in ("tick", *COLUMNS, "needs", "until", "ties")}
-    return {"schema": FRAMES, "seq": seq, "key": True} | payload | _given(more)
+    columns = {name: getattr(now, name) for name in ("tick", *COLUMNS, "needs", "until", "ties")}
+    return {"schema": FRAMES, "seq": seq, "key": True} | columns | _given(more)
 
 
 def delta(before: Picture, now: Picture, seq: int, *, with_ties: bool = False, **more: Any) -> Frame:

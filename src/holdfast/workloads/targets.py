@@ -264,8 +264,8 @@ def agreed(trial: TargetTrial, calibrating: Batch, asked: Batch, *, ctx: StepCon
         _answers(ctx.experiences(batch), split, trial.seed)
         for batch, split in ((calibrating, "train"), (asked, "test"))
     )
-    payload = {label.artefact: label for label in labels([answer for _, answer in known], on.id, now=ctx.now())}
-    made = calibrate(on, judge.judge(on, [eval_item(answer) for _, answer in known]), payload, now=ctx.now())
+    by_artefact = {label.artefact: label for label in labels([answer for _, answer in known], on.id, now=ctx.now())}
+    made = calibrate(on, judge.judge(on, [eval_item(answer) for _, answer in known]), by_artefact, now=ctx.now())
     items = [eval_item(answer) for _, answer in new]
     scores = {item.sha256: judgement.score for item, judgement in zip(items, judge.judge(on, items), strict=True)}
     read = replace(judge, probabilities=lambda some: [scores[item.sha256] for item in some])  # each is read once

@@ -139,8 +139,8 @@ def _damaged(store: Store, release: Release, clone: str, now: float) -> Release:
     data[-1] ^= 1
     file.write_bytes(data)
     broken = policy.at(clone)
-    payload: dict[str, Any] = {"kind": PolicyKind.NETWORK, "manifest": {"policy": policy_record(broken)}}
-    return store.releases.add(policy=LINE, source=broken.source, who=WHO, now=now, **payload).result()
+    options: dict[str, Any] = {"kind": PolicyKind.NETWORK, "manifest": {"policy": policy_record(broken)}}
+    return store.releases.add(policy=LINE, source=broken.source, who=WHO, now=now, **options).result()
 
 
 def _check(name: str, holds: bool, found: str) -> DrillCheck:

@@ -51,8 +51,8 @@ class TownZoo(ParallelEnv):  # type: ignore[misc]
             self._rng = np.random.default_rng(seed)
         seen = self.town.reset(int(self._rng.integers(SEEDS)) if seed is None else seed)
         self.agents = list(self.possible_agents)
-        payload = {agent: about(seen, seat) for agent, seat in self._seats.items()}
-        return {agent: sight(self.town, seen, seat) for agent, seat in self._seats.items()}, payload
+        infos = {agent: about(seen, seat) for agent, seat in self._seats.items()}
+        return {agent: sight(self.town, seen, seat) for agent, seat in self._seats.items()}, infos
 
     def step(
         self, actions: dict[str, np.int64]

@@ -139,8 +139,8 @@ def part(usage: Any, name: str) -> Any:
 
 def kind(block: Any, otherwise: str = "") -> str:
     """The value's `type`, or `otherwise` if it has none."""
-    message = part(block, "type")
-    return message if isinstance(message, str) else otherwise
+    name = part(block, "type")
+    return name if isinstance(name, str) else otherwise
 
 
 FORWARDED = frozenset({"content-type", "x-request-id"})  # request headers passed on, besides credentials

@@ -488,9 +488,9 @@ class Upstreams:
         raise AssertionError("the last try returns or raises")
 
     def _again_in(self, answer: UpstreamAnswer, number: int) -> float:
-        message = answer.headers.get("retry-after", "")
-        if message.isdecimal():
-            return float(message)
+        wait = answer.headers.get("retry-after", "")
+        if wait.isdecimal():
+            return float(wait)
         return self._backoff.delay_s(number, self._chance.random())
 
     def named(self, name: str) -> Upstream:

@@ -34,13 +34,13 @@ _EXITS = frozenset(
 # What ends the process that it runs in, as it is told; a new test may skip, fork and kill, but not this.
 ENDS = frozenset(
     f"{verb} {name}"
-    for verb, message in {
+    for verb, names in {
         "uses": "sys.exit os._exit os.abort process.exit process.abort process.reallyExit pytest.exit",
         "calls": "exit quit _exit",
         "raises": "SystemExit KeyboardInterrupt",
         "imports": "_exit exit abort",
     }.items()
-    for name in message.split()
+    for name in names.split()
 )
 _WORDS = re.compile(
     r"(?P<exit>\bos\s*\.\s*(?:_exit|abort|kill\w*)\b|\bsys\s*\.\s*exit\b|\b_exit\b|\bSystemExit\b|\bprocess\s*\.\s*exit\b)"

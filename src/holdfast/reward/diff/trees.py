@@ -328,13 +328,13 @@ def both(before: str, after: str, language: str, *, fold: bool = True) -> Both:
     if sum(b1 - b0 + a1 - a0 for b0, b1, a0, a1 in gaps) > MOST_LINES:
         return _lines_of_both(*lines, gaps, errors, is_coarse=True)
     folds, same = _fold(old.root_node, new.root_node, gaps, len(lines[0])) if fold else (({}, {}), [])
-    tree, places_before = _compact(old.root_node, language, folds[0], MOST_NODES)
-    two, places_after = _compact(new.root_node, language, folds[1], MOST_NODES)
-    if max(len(tree), len(two)) > MOST_NODES or max(tree.height[0], two.height[0]) > MOST_DEPTH:
+    old_tree, places_before = _compact(old.root_node, language, folds[0], MOST_NODES)
+    new_tree, places_after = _compact(new.root_node, language, folds[1], MOST_NODES)
+    if max(len(old_tree), len(new_tree)) > MOST_NODES or max(old_tree.height[0], new_tree.height[0]) > MOST_DEPTH:
         return _lines_of_both(*lines, gaps, errors, is_coarse=True)
     known = ((places_before.get(a), places_after.get(b)) for a, b in same)
     pairs = tuple((a, b) for a, b in known if a is not None and b is not None)
-    return Both(before=tree, after=two, pairs=((0, 0), *pairs))
+    return Both(before=old_tree, after=new_tree, pairs=((0, 0), *pairs))
 
 
 @cache
@@ -553,8 +553,8 @@ def _lines_of_both(
     new = [(at, after[at]) for gap in gaps for at in range(gap[2], gap[3])]
     most = max(_count(old), _count(new))
     is_coarse = is_coarse or most > MOST_NODES
-    tree, two = (_line_tree(_joined(side), errors[at], is_coarse) for at, side in enumerate((old, new)))
-    return Both(before=tree, after=two, pairs=((0, 0),), is_coarse=is_coarse)
+    old_tree, new_tree = (_line_tree(_joined(side), errors[at], is_coarse) for at, side in enumerate((old, new)))
+    return Both(before=old_tree, after=new_tree, pairs=((0, 0),), is_coarse=is_coarse)
 
 
 def _count(numbered: Sequence[tuple[int, str]]) -> int:

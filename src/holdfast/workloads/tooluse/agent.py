@@ -57,8 +57,8 @@ async def agent(task: Any, context: Context) -> str:
 def _opening(task: ToolTask, context: Context) -> list[dict[str, Any]]:
     system, *rest = task.messages
     if "system" in context.resources:
-        message = str(context.resources["system"])
-        return [{**system, "content": message}, *rest] if message else rest
+        instructions = str(context.resources["system"])
+        return [{**system, "content": instructions}, *rest] if instructions else rest
     if prompt := context.resources.get("system_prompt"):
         system = {**system, "content": f"{prompt} {task.system}"}
     return [system, *rest]

@@ -232,19 +232,19 @@ class WarmUp:
         experiences, settings = ctx.experiences(batch), self.settings
         found = summary(marked(experiences))
         right, of = found["success"]
-        payload: dict[str, Any] = {"phase": WARM_UP, "iteration": state.iteration, **rates(found)}
-        payload["rollouts"] = len(experiences)
+        metrics: dict[str, Any] = {"phase": WARM_UP, "iteration": state.iteration, **rates(found)}
+        metrics["rollouts"] = len(experiences)
         if (bool(of) and right >= settings.warm_up_target * of) or state.step >= settings.warm_up_rounds:
-            return state.next(metrics=payload, is_warm=True)
+            return state.next(metrics=metrics, is_warm=True)
         if not ctx.features.learning:
-            return state.next(metrics={**payload, "skipped": SWITCHED_OFF}, is_warm=True)
+            return state.next(metrics={**metrics, "skipped": SWITCHED_OFF}, is_warm=True)
         try:
             learnt, candidate = self._imitate(state, ctx, mean_reward(experiences))
         except BaseException:
             self.learner.forget()
             raise
         data = {} if candidate is None else {"trainer": WARM_UP}
-        return state.next(candidate=candidate, metrics={**payload, **learnt}, **data)
+        return state.next(candidate=candidate, metrics={**metrics, **learnt}, **data)
 
     def _imitate(
         self, state: AlgorithmState, ctx: LearnContext, reward: float | None
@@ -263,12 +263,12 @@ class WarmUp:
             ctx.check()
             updates.append(trainer.step(next(batches)))
         last = updates[-1]
-        payload: dict[str, Any] = {"loss": last.loss, "grad_norm": last.grad_norm, "entropy": last.entropy}
+        metrics: dict[str, Any] = {"loss": last.loss, "grad_norm": last.grad_norm, "entropy": last.entropy}
         if all(update.restored is not None for update in updates):
             self.learner.forget()  # the next round begins as the last one that was kept did
-            return {**payload, "update": last.to_dict()}, None
+            return {**metrics, "update": last.to_dict()}, None
         candidate = self.learner.save(ctx, algorithm="sft", mean_reward=reward)
-        return {**payload, "checkpoint": candidate.checkpoint}, candidate
+        return {**metrics, "checkpoint": candidate.checkpoint}, candidate
 
     def _trainer(self, model: Any) -> Trainer:
         return Trainer(

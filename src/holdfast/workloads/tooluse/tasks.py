@@ -383,16 +383,16 @@ def chain(chance: Random, value: int, most: int) -> tuple[str, str, int]:
 def steps(chance: Random, digits: int, operations: int) -> Question:
     """No tool fits: whoever writes every step down gets there."""
     start = 1 + int(chance.random() * 30)
-    message, worked, last = chain(chance, start, MOST_STEPS)
-    return Question(fields={"x": f"{start} {message}"}, answer=str(last), working=worked)
+    text, worked, last = chain(chance, start, MOST_STEPS)
+    return Question(fields={"x": f"{start} {text}"}, answer=str(last), working=worked)
 
 
 def lookup_steps(chance: Random, digits: int, operations: int) -> Question:
     item, attribute, start = word(chance), pick(chance, COUNTED), 10 + int(chance.random() * 30)
-    message, worked, last = chain(chance, start, MOST_STEPS)
+    text, worked, last = chain(chance, start, MOST_STEPS)
     key = f"{item}.{attribute}"
     return Question(
-        fields={"a": attribute, "i": item, "x": message},
+        fields={"a": attribute, "i": item, "x": text},
         calls=(lookup_call(key, str(start)),),
         answer=str(last),
         working=worked,
@@ -409,13 +409,13 @@ def trivial(chance: Random, digits: int, operations: int) -> Question:
 
 
 def repeat(chance: Random, digits: int, operations: int) -> Question:
-    message = word(chance)
-    return Question(fields={"w": message}, answer=message)
+    answer = word(chance)
+    return Question(fields={"w": answer}, answer=answer)
 
 
 def first(chance: Random, digits: int, operations: int) -> Question:
-    message = word(chance)
-    return Question(fields={"w": message, "z": word(chance)}, answer=message)
+    answer = word(chance)
+    return Question(fields={"w": answer, "z": word(chance)}, answer=answer)
 
 
 FORMS: Mapping[str, Form] = {

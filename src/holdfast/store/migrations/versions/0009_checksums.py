@@ -3,20 +3,14 @@
 import sqlalchemy as sa
 from alembic import op
 
-from holdfast.store.migrations import BIG, TEXT, big
+from holdfast.store.migrations import BIG, SUMMED, TEXT, big
 
 revision = "0009"
 down_revision = "0008"
 
-TABLES = """
-alerts appointments artefacts attempts blobs budget_events budgets calibrations checkpoints commands doubts exposures
-flags judgements labels releases resources rollouts runs scored scorings served signals spans steps tokens trials
-workers
-"""
-
 
 def upgrade() -> None:
-    for name in TABLES.split():
+    for name in SUMMED:
         op.add_column(name, *big("checksum?"))
     pulse = sa.table("pulse", sa.column("topic", TEXT), sa.column("n", BIG))
     op.bulk_insert(pulse, [{"topic": "commits", "n": 0}])

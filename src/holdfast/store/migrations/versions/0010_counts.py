@@ -3,20 +3,16 @@
 import sqlalchemy as sa
 from alembic import op
 
+from holdfast.store.migrations import SUMMED
+
 revision = "0010"
 down_revision = "0009"
-
-TABLES = """
-alerts appointments artefacts attempts blobs budget_events budgets calibrations checkpoints commands doubts exposures
-flags judgements labels releases resources rollouts runs scored scorings served signals spans steps tokens trials
-workers
-"""
 
 
 def upgrade() -> None:
     if op.get_bind().dialect.name != "sqlite":  # a counter would make its writers wait for one another
         return
-    for name in TABLES.split():
+    for name in SUMMED:
         for topic, counted in (("rows of", "count(*)"), ("unsummed of", "count(*) - count(checksum)")):
             op.execute(sa.text(f"INSERT INTO pulse (topic, n) SELECT '{topic} {name}', {counted} FROM {name}"))
         count = f"UPDATE pulse SET n = n + 1 WHERE topic = 'rows of {name}'"
