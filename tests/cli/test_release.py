@@ -275,6 +275,7 @@ def test_a_store_that_is_not_there_is_not_made_by_looking(cli: Cli, tmp_path: Pa
 
 LONG = Reason(code="checkpoint_promotion_blocked_safety_regression", text="safety is worse " * 20)
 MET = Reason(code="promotion_allowed", text="success +0.4; all is met")
+NO_GAIN = Reason(code="no_gain_seen", text="the candidate is no better so far")
 SHORT = Reason(code="guard_undecided", text="nothing is proved yet")
 
 
@@ -292,6 +293,7 @@ def version(stage: Stage, share: int = 0) -> Release:
         (Decision(open=False, reasons=(SHORT,)), "held", ""),  # a guard goes on looking
         (Decision(open=False, reasons=(SHORT,), needs=40), "held", "; about 40 more answers may decide it"),
         (Decision(open=False, reasons=(LONG,), needs=120), "held", "; about 120 more episodes may open the gate"),
+        (Decision(open=False, reasons=(LONG, NO_GAIN)), "held", "; no gain yet, more episodes will not help"),
     ],
 )
 def test_what_became_of_a_version_is_one_word(decision: Decision, word: str, line: str) -> None:
@@ -320,6 +322,8 @@ def test_what_is_not_promoted_stays_where_it_is() -> None:
     assert list(decision_lines("sprout@2", decision, now, "  "))[:2] == [f"  {told_so}", f"    {LONG.code}"]
     more = list(decision_lines("sprout@2", decision, at=" --store s.db"))[-1]
     assert more == "  holdfast prove more sprout@2 --tasks FILE --store s.db"
+    vain = Decision(open=False, reasons=(NO_GAIN,))
+    assert not any("prove more" in line for line in decision_lines("sprout@2", vain))  # it would be in vain
     guard = Decision(open=False, reasons=(Reason(code=UNDECIDED, text="no answers yet"),))
     assert not any("prove more" in line for line in decision_lines("sprout@2", guard))  # it waits for callers
 

@@ -26,7 +26,7 @@ from holdfast.contracts.evidence import Decision, Evidence, MetricComparison, Re
 from holdfast.contracts.lines import folded
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import PolicyKind, Stage
-from holdfast.promote.gate import ALLOWED, NAMES, Criteria, SpreadLimits
+from holdfast.promote.gate import ALLOWED, NAMES, NO_GAIN, Criteria, SpreadLimits
 from holdfast.promote.release import HOLDBACK, UNDECIDED, rollback_target
 
 if TYPE_CHECKING:
@@ -550,8 +550,12 @@ def outcome(decision: Decision, now: Release | None = None) -> str:
     """Names the outcome: held may still pass, refused may not, accepted has not moved yet."""
     if decision.open:
         return "accepted" if now is not None and now.stage is Stage.CANDIDATE else "promoted"
-    is_waited_for = decision.needs is not None or decision.reasons[0].code == UNDECIDED
-    return "held" if is_waited_for else "refused"
+    is_open = decision.needs is not None or decision.reasons[0].code == UNDECIDED or _has_no_gain(decision)
+    return "held" if is_open else "refused"
+
+
+def _has_no_gain(decision: Decision) -> bool:
+    return any(reason.code == NO_GAIN for reason in decision.reasons)
 
 
 WITHOUT = "without a service: its proof decides"
@@ -580,7 +584,7 @@ def onward(now: Release, decision: Decision, at: str) -> Iterator[str]:
 
 def is_measurable(decision: Decision) -> bool:
     """Whether more episodes may open the gate; what a guard waits for is answers to callers."""
-    return outcome(decision) == "held" and decision.reasons[0].code != UNDECIDED
+    return decision.needs is not None and decision.reasons[0].code != UNDECIDED
 
 
 def headline(release: str, decision: Decision, now: Release | None = None) -> str:
@@ -590,6 +594,8 @@ def headline(release: str, decision: Decision, now: Release | None = None) -> st
         is_guard = decision.reasons[0].code == UNDECIDED
         what = "answers may decide it" if is_guard else "episodes may open the gate"
         needs = f"; about {decision.needs} more {what}"
+    elif _has_no_gain(decision):
+        needs = "; no gain yet, more episodes will not help"
     return f"{release}: {outcome(decision, now)}{_whereabouts(decision, now)}{needs}"
 
 
