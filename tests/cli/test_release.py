@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.release import decision_lines, headline, outcome, reason_lines
+from holdfast.cli.release import decision_lines, headline, into_service, outcome, reason_lines
 from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.promote.release import UNDECIDED
@@ -129,6 +129,22 @@ def test_a_shadow_that_nobody_serves_is_told_what_produces_answers_and_how_to_go
     told = " ".join(held.out.split())
     assert held.code == 1 and "holdfast release serve sprout" in told and "promote sprout@2 --to live" in told
     assert release.says("promote", "sprout@2", "--to", "live").startswith("sprout@2 is live now")
+
+
+def test_one_step_of_an_accepted_version_is_a_shadow_and_it_is_said_who_answers(
+    release: Releases, store: Store
+) -> None:
+    Line(store, 2)
+    asyncio.run(proposed(store, to=None))
+    moved = release.says("promote", "sprout@2").splitlines()
+    assert moved[0] == "sprout@2 is shadow now; sprout@1 answers the callers meanwhile"
+
+
+@pytest.mark.parametrize("kind", PolicyKind)
+def test_what_is_called_into_service_is_for_all_callers(kind: PolicyKind) -> None:
+    first, *others = list(into_service("sprout@2", kind))
+    assert first.split("#")[0].split() == "holdfast release promote sprout@2 --to live".split()
+    assert first.endswith("# into service, for all callers") and not any("into service" in line for line in others)
 
 
 def test_rollback_takes_back_who_answers_and_says_who_is_live(release: Releases, store: Store) -> None:

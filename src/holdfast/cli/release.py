@@ -431,10 +431,13 @@ def promote(
         release = find_release(opened, version)
         stage = None if to is None else Stage(to)
         found = advance(opened, release, to=stage, share=share, who=who(), why=why, now=time.time())
+        live = opened.releases.live(release.policy)
     if isinstance(found, Refusal):
         data = {"release": release, "decision": found.decision}
         return Output(data, "\n".join(decision_lines(release.id, found.decision, release, at=str(at))), 1)
     lines = [f"{found.id} is {found.stage} now{f', with {found.share} %' if found.share else ''}"]
+    if live is not None and found.stage is Stage.SHADOW:
+        lines[0] += f"; {live.id} answers the callers meanwhile"
     if release.stage is Stage.CANDIDATE:
         following = list(_serving(found, str(at)))
         lines += ["next:", *following] if following else []
@@ -562,14 +565,12 @@ WITHOUT = "without a service: its proof decides"
 
 
 def into_service(release: str, kind: PolicyKind, at: str = "") -> Iterator[str]:
-    """The commands that take an accepted candidate into service. A prompt is often read where no service of ours
-    stands (`hf.live`): stages that wait for answers would wait for ever there."""
+    """The commands that take an accepted candidate into service. Where no service of ours stands, stages that wait for
+    answers would wait for ever; a network acts elsewhere."""
     promote = f"holdfast release promote {release}"
-    if kind is PolicyKind.PROMPT:
-        yield from step(f"{promote} --to live{at}", "into service, for all callers")
+    yield from step(f"{promote} --to live{at}", "into service, for all callers")
+    if kind is not PolicyKind.NETWORK:
         yield from step(f"{promote}{at}", "or as a shadow behind 'holdfast release serve'")
-    else:
-        yield from step(f"{promote}{at}", "into service")
 
 
 def onward(now: Release, decision: Decision, at: str) -> Iterator[str]:
