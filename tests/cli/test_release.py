@@ -143,7 +143,7 @@ def test_one_step_of_an_accepted_version_is_a_shadow_and_it_is_said_who_answers(
 @pytest.mark.parametrize("kind", PolicyKind)
 def test_what_is_called_into_service_is_for_all_callers(kind: PolicyKind) -> None:
     first, *others = list(into_service("sprout@2", kind))
-    assert first.split("#")[0].split() == "holdfast release promote sprout@2 --to live".split()
+    assert first.split("#")[0].split() == ["holdfast", "release", "promote", "sprout@2", "--to", "live"]
     assert first.endswith("# into service, for all callers") and not any("into service" in line for line in others)
 
 

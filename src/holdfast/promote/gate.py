@@ -273,7 +273,9 @@ def _improvement(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
 
 def _no_gain(evidence: Evidence) -> str:
     solved = evidence.manifest.get(SOLVED)
-    shown = "" if solved is None else ": it solves {candidate:g} of {of} tries, the baseline {baseline:g}".format(**solved)
+    shown = (
+        "" if solved is None else ": it solves {candidate:g} of {of} tries, the baseline {baseline:g}".format(**solved)
+    )
     helps = "easier tasks, a better starting model or partial credit may"
     return f"the candidate is no better so far{shown}; more episodes will not help, {helps}"
 
