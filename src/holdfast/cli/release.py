@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -630,14 +629,14 @@ def decision_lines(
 
 
 def reason_lines(reasons: tuple[Reason, ...], indent: str = "  ") -> Iterator[str]:
-    """Lists the reasons by code. An open gate gets its summary alone; the JSON has every check that was met."""
+    """Sentences first, and the one that says that nothing helps before all; the stable codes last, each once. An open
+    gate gets its summary alone; the JSON has every check that was met."""
     if reasons and reasons[0].code == ALLOWED:
         yield from folded(reasons[0].text, indent)
         return
-    for code, some in groupby(reasons, key=lambda reason: reason.code):
-        yield f"{indent}{code}"
-        for reason in some:
-            yield from folded(reason.text, f"{indent}  ")
+    for reason in sorted(reasons, key=lambda reason: reason.code != NO_GAIN):
+        yield from folded(reason.text, indent, hanging="  ")
+    yield from folded(f"codes: {', '.join(dict.fromkeys(reason.code for reason in reasons))}", indent, hanging="  ")
 
 
 def metric_name(metric: str) -> str:
