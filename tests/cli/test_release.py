@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.release import decision_lines, headline, outcome, reason_lines
+from holdfast.cli.release import decision_lines, headline, into_service, outcome, reason_lines
 from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.promote.release import UNDECIDED
@@ -73,7 +73,8 @@ def test_a_line_begins_with_a_version_that_goes_live_and_ends_where_a_proof_is_m
     assert release("add", "sprout", "--policy", "sprout", "--json").json["id"] == "sprout@2"  # it is there already
     refused = release("promote", "sprout@2")
     assert (refused.code, refused.err) == (1, "")
-    assert refused.lines[:2] == ["sprout@2: refused; it stays candidate", "  evidence_missing_all"]
+    assert refused.lines[0] == "sprout@2: refused; it stays candidate"
+    assert "  codes: evidence_missing_all" in refused.lines[2:]
     assert release("promote", "sprout@2", "--json").json["decision"]["open"] is False
     rows = [line.split() for line in release("list").lines]
     assert " ".join(rows[-1]).startswith("known good: ")
@@ -96,8 +97,9 @@ def test_show_and_promote_follow_a_version_from_canary_to_live(release: Releases
     assert any(line.startswith("  decision promoted (") for line in release("show", "sprout@2").lines)
     assert release("show", "sprout@2", "--json").json["decision"]["open"]
     held = release("promote", "sprout@2")
-    assert held.code == 1 and held.lines[:2] == ["sprout@2: held; it stays canary", "  guard_undecided"]
-    assert "    errors: no answers yet" in held.lines and "open" not in held.out.replace(release.url, "")
+    assert held.code == 1 and held.lines[0] == "sprout@2: held; it stays canary"
+    assert "  codes: guard_undecided" in held.lines
+    assert "  errors: no answers yet" in held.lines and "open" not in held.out.replace(release.url, "")
     assert "guard    success     undecided" in release("show", "sprout@2").out
     assert "sprout@2 was held" in release("history").out
     play(line, GOOD)
@@ -129,6 +131,22 @@ def test_a_shadow_that_nobody_serves_is_told_what_produces_answers_and_how_to_go
     told = " ".join(held.out.split())
     assert held.code == 1 and "holdfast release serve sprout" in told and "promote sprout@2 --to live" in told
     assert release.says("promote", "sprout@2", "--to", "live").startswith("sprout@2 is live now")
+
+
+def test_one_step_of_an_accepted_version_is_a_shadow_and_it_is_said_who_answers(
+    release: Releases, store: Store
+) -> None:
+    Line(store, 2)
+    asyncio.run(proposed(store, to=None))
+    moved = release.says("promote", "sprout@2").splitlines()
+    assert moved[0] == "sprout@2 is shadow now; sprout@1 answers the callers meanwhile"
+
+
+@pytest.mark.parametrize("kind", PolicyKind)
+def test_what_is_called_into_service_is_for_all_callers(kind: PolicyKind) -> None:
+    first, *others = list(into_service("sprout@2", kind))
+    assert first.split("#")[0].split() == ["holdfast", "release", "promote", "sprout@2", "--to", "live"]
+    assert first.endswith("# into service, for all callers") and not any("into service" in line for line in others)
 
 
 def test_rollback_takes_back_who_answers_and_says_who_is_live(release: Releases, store: Store) -> None:
@@ -213,7 +231,8 @@ def test_explain_shows_refusals_with_their_codes_and_ends_with_1_where_the_sampl
     made = asyncio.run(proposed(store, rate=0.1))
     ran = release("explain", "sprout@2").done()
     assert "closed" in ran.out
-    assert all(f"    {reason['code']}" in ran.lines for reason in made["decision"]["reasons"])
+    told = " ".join(ran.out.split()).partition(" codes: ")[2]
+    assert all(reason["code"] in told for reason in made["decision"]["reasons"])
     waved = Decision(open=True, reasons=(Reason(code="open", text="trust me"),))
     line.go(2, Stage.LIVE, evidence=made["evidence"], decision=waved)
     ran, answer = release("explain", "sprout@2"), release("explain", "sprout@2", "--json")
@@ -275,6 +294,7 @@ def test_a_store_that_is_not_there_is_not_made_by_looking(cli: Cli, tmp_path: Pa
 
 LONG = Reason(code="checkpoint_promotion_blocked_safety_regression", text="safety is worse " * 20)
 MET = Reason(code="promotion_allowed", text="success +0.4; all is met")
+NO_GAIN = Reason(code="no_gain_seen", text="the candidate is no better so far")
 SHORT = Reason(code="guard_undecided", text="nothing is proved yet")
 
 
@@ -292,6 +312,7 @@ def version(stage: Stage, share: int = 0) -> Release:
         (Decision(open=False, reasons=(SHORT,)), "held", ""),  # a guard goes on looking
         (Decision(open=False, reasons=(SHORT,), needs=40), "held", "; about 40 more answers may decide it"),
         (Decision(open=False, reasons=(LONG,), needs=120), "held", "; about 120 more episodes may open the gate"),
+        (Decision(open=False, reasons=(LONG, NO_GAIN)), "held", "; no gain yet, more episodes will not help"),
     ],
 )
 def test_what_became_of_a_version_is_one_word(decision: Decision, word: str, line: str) -> None:
@@ -317,9 +338,11 @@ def test_what_is_not_promoted_stays_where_it_is() -> None:
     decision, now = Decision(open=False, reasons=(LONG,), needs=7), version(Stage.CANDIDATE)
     told_so = "sprout@2: held; it stays candidate; about 7 more episodes may open the gate"
     assert headline("sprout@2", decision, now) == told_so
-    assert list(decision_lines("sprout@2", decision, now, "  "))[:2] == [f"  {told_so}", f"    {LONG.code}"]
+    assert next(iter(decision_lines("sprout@2", decision, now, "  "))) == f"  {told_so}"
     more = list(decision_lines("sprout@2", decision, at=" --store s.db"))[-1]
     assert more == "  holdfast prove more sprout@2 --tasks FILE --store s.db"
+    vain = Decision(open=False, reasons=(NO_GAIN,))
+    assert not any("prove more" in line for line in decision_lines("sprout@2", vain))  # it would be in vain
     guard = Decision(open=False, reasons=(Reason(code=UNDECIDED, text="no answers yet"),))
     assert not any("prove more" in line for line in decision_lines("sprout@2", guard))  # it waits for callers
 
@@ -328,12 +351,14 @@ def test_every_reason_has_its_code_once_and_is_folded_and_of_an_open_gate_only_t
     assert list(reason_lines((MET, Reason(code="promotion_allowed", text="400 pairs")))) == [
         "  success +0.4; all is met"
     ]
-    assert list(reason_lines((SHORT, SHORT))) == ["  guard_undecided", *["    nothing is proved yet"] * 2]
-    found = list(reason_lines((SHORT, LONG)))
-    assert found[:3] == ["  guard_undecided", "    nothing is proved yet", f"  {LONG.code}"]
+    assert list(reason_lines((SHORT, SHORT))) == [*["  nothing is proved yet"] * 2, "  codes: guard_undecided"]
+    found = list(reason_lines((SHORT, LONG, SHORT)))
+    assert (found[0], found[-2]) == ("  nothing is proved yet",) * 2
+    assert found[-1] == f"  codes: guard_undecided, {LONG.code}"  # each once, the last of all
     assert max(map(len, found)) <= 79 and len(found) > 6
-    assert " ".join(line.strip() for line in found[3:]) == LONG.text.strip()
-    assert list(reason_lines((SHORT,), "")) == ["guard_undecided", "  nothing is proved yet"]
+    assert " ".join(line.strip() for line in found[1:-2]) == LONG.text.strip()
+    assert list(reason_lines((SHORT,), "")) == ["nothing is proved yet", "codes: guard_undecided"]
+    assert next(iter(reason_lines((LONG, NO_GAIN)))) == f"  {NO_GAIN.text}"  # the plainest before all
 
 
 CLOSED: dict[str, Any] = {"open": False, "reasons": [{"code": "c", "text": "t"}], "needs": None, "schema_version": 2}

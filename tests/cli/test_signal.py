@@ -100,7 +100,7 @@ def test_an_agent_that_overflows_its_context_learns_from_it(model: hf.Model, at:
     assert told["reward"] == pytest.approx(4 / 8) and told["update"]["grad_norm"] > 0.0
     audit = told["audit"]
     assert (audit["rollouts"], audit["taught"]) == (8, 7)
-    assert audit["reasons"] == {f"{run}/practice-0-0-0-7": "gate:required_fields"}
+    assert audit["reasons"] == {f"{run}/practice-0-0-0-7": "no_trajectory"}
     weights = {
         int(one.trajectory.split("::")[0][-1]): one for one in exported(cli, run, AdvantageBatch, "advantages", at)
     }

@@ -139,6 +139,7 @@ def test_an_agent_that_does_not_say_what_it_takes_is_taken_as_it_is() -> None:
 MODULES = {
     "empty": "",
     "two": "def one(task, context): ...\nasync def two(task, context): ...\ndef _three(): ...\nNUMBER = 4\n",
+    "shapes": "from pathlib import Path\nclass Make: ...\ndef play(): ...\nclass _Own: ...\n",
     "narrow": "def f(task): ...\n",
     "importing": "import no_such_library\n",
     "raising": "1 / 0\n",
@@ -172,6 +173,7 @@ def test_a_reference_names_module_and_function(reference: str) -> None:
         ("misspelt:f", "importing misspelt failed: SyntaxError: expected ':' (misspelt.py, line 1)"),
         ("empty:f", "empty has no f; it has: none"),
         ("two:three", "two has no three; it has: one, two"),
+        ("shapes:Mkae", "shapes has no Mkae; it has: Make, play"),
         ("two:NUMBER", "cannot be called with (task, context): 4 is not a callable object"),
         ("narrow:f", "cannot be called with (task, context): too many positional arguments"),
     ],

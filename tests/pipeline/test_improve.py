@@ -26,7 +26,7 @@ from holdfast.contracts.run import RunState, Status, StepRecord
 from holdfast.learn.grpo import GRPO
 from holdfast.learn.turns import TurnPPO
 from holdfast.pipeline.held_out import HeldOut
-from holdfast.pipeline.improve import IterationResult, Spec, improve
+from holdfast.pipeline.improve import NEVER_ASKED, IterationResult, Spec, hold, improve
 from holdfast.pipeline.prove import ProveConfig
 from holdfast.pipeline.run import Control, DurableRun, RunSpec
 from holdfast.policies.model import Model
@@ -374,6 +374,36 @@ async def test_where_nothing_was_learnt_nothing_is_measured_and_the_reason_has_c
         "why": "nothing was learnt, so there is nothing to prove: 8 rollouts zero variance group",
     }
     assert store.releases.history(LINE) == []
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [
+        ({"no_trajectory": 768}, NEVER_ASKED),
+        ({"gate:no_pii": 768}, "768 put aside by the data gate no_pii"),
+        (
+            {"zero_variance_group": 8, "no_trajectory": 2},
+            "8 rollouts zero variance group, 2 rollouts no trajectory",
+        ),
+    ],
+)
+def test_why_nothing_was_learnt_is_said_in_words(counts: dict[str, int], told: str) -> None:
+    aside = [{"name": "put_aside", "count": sum(counts.values())}]
+    body = {"iteration": 0, "audit": {"counts": counts}, "quality": aside, "rollouts": sum(counts.values())}
+    done = [StepRecord(run="r", step=1, name="0/0/learn", function="f", inputs_sha256="ab" * 32, at=0.0, body=body)]
+    assert hold(done, 0).why == f"nothing was learnt, so there is nothing to prove: {told}"
+
+
+class Mute(Play):
+    async def agent(self, task: Mapping[str, Any], context: Context) -> float:
+        return every_second(context.assignment.rollout) or 0.0
+
+
+@pytest.mark.parametrize("algorithm", [GRPO(steps=1, tasks=2, samples=2), TurnPPO(steps=1, tasks=2, samples=2)])
+async def test_an_agent_that_asks_no_model_is_told_so(base: Model, store: Store, algorithm: Any) -> None:
+    why = str((await Mute(base).run(store, algorithm=algorithm)).decided().why)
+    assert why.partition(": ")[2] == NEVER_ASKED
+    assert "never asked the model through ctx.ask or ctx.base_url" in why and "--policy prompt" in why
 
 
 async def test_an_update_that_was_taken_back_is_no_candidate_and_is_the_reason(base: Model, store: Store) -> None:

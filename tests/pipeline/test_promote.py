@@ -149,19 +149,19 @@ SIGNIFICANCE = "checkpoint_promotion_blocked_policy_improvement_not_significant"
 
 
 @pytest.mark.parametrize(
-    ("gain", "needs", "reasons"),
+    ("gain", "is_held", "reasons"),
     [
         (WORSE, False, {SIGNIFICANCE, "reward_gain_below_threshold"}),
         (EQUAL, True, {SIGNIFICANCE, "p_value_above_threshold"}),
     ],
 )
 async def test_a_worse_candidate_is_refused_and_an_equal_one_held(
-    store: Store, gain: tuple[float, float], needs: bool, reasons: set[str]
+    store: Store, gain: tuple[float, float], is_held: bool, reasons: set[str]
 ) -> None:
     run = begun(store, "c-1")
     body = await promoted(store, request(store, run, gain))
     assert reasons <= set(codes(body))
-    assert (body["decision"]["needs"] is not None) is needs
+    assert ("no_gain_seen" in codes(body)) is is_held and body["decision"]["needs"] is None
     live, candidate = store.releases.live(POLICY), store.releases.get(f"{POLICY}@2")
     assert live is not None
     assert (live.id, candidate.stage, candidate.evidence) == (f"{POLICY}@1", Stage.CANDIDATE, body["evidence"])
@@ -447,7 +447,8 @@ def test_evidence_is_weighed_the_same_every_time_and_rests_on_the_samples() -> N
     assert evidence == weigh(asked)
     assert (evidence.suite, evidence.samples) == (f"tests@2 {('cd' * 6)}", "0" * 64)
     assert evidence.comparisons["success"].difference == 1.0
-    assert evidence.manifest == {"run": "Run-1_ab", "steps": 3}
+    solved = {"baseline": 0.0, "candidate": 200.0, "of": 200}
+    assert evidence.manifest == {"run": "Run-1_ab", "steps": 3, "solved": solved}
     assert (evidence.audit, evidence.golden) == ((CLEAN,), None)
     assert asked.decide(evidence).open and not asked.decide(weigh(propose(gain=WORSE))).open
 

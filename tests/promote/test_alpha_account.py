@@ -75,7 +75,9 @@ def test_a_set_whose_tasks_cannot_be_read_any_more_is_not_fresh() -> None:
 def test_promotions_win_alpha_back_and_only_on_their_own_tasks() -> None:
     known: list[Charge] = []
     charged(known, "a", "good")
-    assert charged(known, "a", promoted=("good",)).alpha == pytest.approx(level(0.05, 2) * 2)
+    second = charged(known, "a", promoted=("good",))
+    assert second.alpha == pytest.approx(level(0.05, 2) * 2)
+    assert "2nd candidate on these tasks, 1 accepted before;" in second.text
     assert charged(known, "b", "good again", promoted=("good",)).alpha == level(0.05, 1)
     assert charged(known, "a", promoted=("good again",)).promoted == 0  # proved on other tasks
     assert charged(known, "a").promoted == 0  # taken back since

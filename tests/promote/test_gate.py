@@ -336,6 +336,20 @@ def test_a_closed_gate_says_how_many_more_episodes_may_open_it(
     assert decide(replace(good(), episodes=episodes, verdict=verdict), Criteria()).needs == needs
 
 
+@pytest.mark.parametrize("difference", [0.0, -0.02])
+def test_where_nothing_was_gained_no_number_of_episodes_is_named(difference: float) -> None:
+    hold = Verdict(outcome=Outcome.HOLD, reasons=("open",), needs=360)
+    seen = of_metric("success", difference=difference)(replace(good(), verdict=hold))
+    seen = replace(seen, manifest={**seen.manifest, "solved": {"baseline": 0.0, "candidate": 0.0, "of": 99}})
+    decision = decide(seen, Criteria())
+    (told,) = (reason.text for reason in decision.reasons if reason.code == "no_gain_seen")
+    assert decision.needs is None and "more episodes will not help" in told
+    assert told.startswith("the candidate is no better so far: it solves 0 of 99 tries, the baseline 0; ")
+    assert "easier tasks, a better starting model or partial credit may" in told
+    few = decide(replace(seen, episodes=12), Criteria())  # so few say nothing yet: 20 are asked for
+    assert few.needs == 8 and "no_gain_seen" not in codes(few)
+
+
 # What a figure can be worth: on both sides of every limit, at it, and far off.
 DIFFERENCES = st.sampled_from([-200.0, -0.3, -0.06, -0.05, -0.01, 0.0, 1e-9, 0.02, 0.1, 0.3]) | st.floats(-1, 1)
 SHARES = st.sampled_from([0.0, 0.002, 0.04, 0.05, 0.051, 0.5, 1.0]) | st.floats(0, 1)

@@ -247,7 +247,8 @@ class Comparison(Shown):
 
     def blocks(self) -> Sequence[Block]:
         a, b = self.names
-        needs = f"; about {self.verdict.needs} more episodes may decide it" if self.verdict.needs else ""
+        is_seen = self.verdict.needs and self.difference > 0.0
+        needs = f"; about {self.verdict.needs} more episodes may decide it" if is_seen else ""
         told: list[Block] = [f"{b} is {BETTER[self.verdict.outcome]} than {a} in {self.how.primary}{needs}"]
         if self.verdict.outcome is Outcome.HOLD:
             told = [f"whether {b} is better than {a} in {self.how.primary} is not decided yet{needs}"]

@@ -477,12 +477,19 @@ class ImproveOptions:
     def in_env(self, env: str) -> RunSpec:
         from holdfast.learn.constrain import Constraint
         from holdfast.learn.control import EnvPPO
-        from holdfast.pipeline.control import EnvProof, improve_env
+        from holdfast.pipeline.control import GIVE_RANGE, EnvProof, improve_env
 
         constraint = None if self.cost_budget is None else Constraint(budget=self.cost_budget)
         proof, algorithm = EnvProof(reward_range=self.reward_range), EnvPPO(budget_s=self.budget, constraint=constraint)
         iterations = self.iterations or 1
-        return improve_env(env, name=self.policy, algorithm=algorithm, proof=proof, iterations=iterations)
+        try:
+            return improve_env(env, name=self.policy, algorithm=algorithm, proof=proof, iterations=iterations)
+        except BadInput as error:
+            if error.remedy != GIVE_RANGE:
+                raise
+            raise BadInput(
+                error.what, why=error.why, remedy="--reward-range LOW HIGH of an episode's return"
+            ) from error
 
 
 def improve(
@@ -492,11 +499,12 @@ def improve(
     config: Annotated[Path | None, Argument(metavar="CONFIG", help="The settings; else holdfast.toml.")] = None,
     resume: Annotated[str | None, Option(metavar="RUN", help="Take up a run that stopped.")] = None,
 ) -> Output:
-    """Practise on the `optimize` tasks, prove the candidate on the `validate` tasks, and promote it if that allows it.
+    """Practise on the `optimize` tasks, prove the candidate on the `validate` tasks, accept or hold it, and repeat.
     With --env a network learns by playing, and is proved on episodes with seeds of their own.
 
-    What is live is what the next iteration begins with. A candidate that is not proved better and no less safe is
-    held or refused, with the reason and, where more would help, the number of episodes still needed.
+    Nothing moves unless a stage is set (improve.stage): 'release promote' takes what is accepted into service. A
+    candidate that is not proved better and no less safe is held or refused, with the reason and, where more would
+    help, the number of episodes still needed. The next iteration begins with what is live or accepted.
 
     Where the weights are out of reach (an API model), and with --search or --policy prompt, it is the prompt that is
     improved: prompts are proposed and raced on the `optimize` tasks, and the best one is proved.
@@ -614,7 +622,8 @@ def _improve_lines(
     rewards = [body["reward"] for body in practised if body.get("reward") is not None]
     prompts = {search["iteration"]: (search, page) for search, page in searched}
     if rewards:
-        yield f"practice: {len(practised)} steps, mean reward {rewards[0]:.3f} → {rewards[-1]:.3f}"
+        moved = f"mean reward {rewards[0]:.3f} → {rewards[-1]:.3f} (of other tasks each step)"
+        yield f"practice: {len(practised)} steps, {moved}"
     told = [body.get("rl_optimizer", {}).get("explained_variance") for body in practised]
     if explained := [one for one in told if one is not None]:
         yield f"critic: explained variance of the returns {explained[0]:.2f} → {explained[-1]:.2f}"
@@ -622,7 +631,7 @@ def _improve_lines(
         yield f"\niteration {body['iteration'] + 1}"
         yield from search_lines(*prompts[body["iteration"]]) if body["iteration"] in prompts else ()
         if "decision" not in body:
-            yield f"  {body['why']}"
+            yield from folded(str(body["why"]), "  ")
             continue
         yield from decision_lines(body["release"], decode(Decision, body["decision"]), now[body["release"]], "  ", at)
         yield from () if page is None else left("page", page, "  ")

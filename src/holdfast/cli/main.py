@@ -107,7 +107,7 @@ COMMANDS = {  # name → its function or Typer and what it does; a file is read 
     "run quality": ("look.quality", "Check whether what a run collected can be trained on."),
     "run budgets": ("look.budgets", "Thinking budgets: what was allowed, used and wasted."),
     "run adoption": ("look.adoption", "Tools: used where tasks need them, and only there?"),
-    "improve": ("improve.improve", "Train, prove the result on held-out tasks, promote it; repeat."),
+    "improve": ("improve.improve", "Train, prove the result on held-out tasks, accept or hold it; repeat."),
     "compare": ("prove.compare", "Test whether one run, model or prompt is better than another."),
     "prove": ("prove.app", "Prove on a suite that one version is better than another."),
     "prove report": ("report.app", "Published proofs and reports: list, check, archive, show."),

@@ -76,7 +76,7 @@ def _proof_lines(
         yield f"\n{found.verdict.outcome.upper()}: {count(len(found.tasks), 'task')} measured, {looks}{missing}"
         for reason in found.verdict.reasons:
             yield from folded(reason, "  ")
-        if found.verdict.needs is not None:
+        if found.verdict.needs is not None and sum(found.differences) > 0.0:
             yield f"  about {found.verdict.needs} more episodes of each version may decide it"
         yield ""
         yield show.table(

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,7 +25,7 @@ from holdfast.contracts.evidence import Decision, Evidence, MetricComparison, Re
 from holdfast.contracts.lines import folded
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import PolicyKind, Stage
-from holdfast.promote.gate import ALLOWED, NAMES, Criteria, SpreadLimits
+from holdfast.promote.gate import ALLOWED, NAMES, NO_GAIN, Criteria, SpreadLimits
 from holdfast.promote.release import HOLDBACK, UNDECIDED, rollback_target
 
 if TYPE_CHECKING:
@@ -431,10 +430,13 @@ def promote(
         release = find_release(opened, version)
         stage = None if to is None else Stage(to)
         found = advance(opened, release, to=stage, share=share, who=who(), why=why, now=time.time())
+        live = opened.releases.live(release.policy)
     if isinstance(found, Refusal):
         data = {"release": release, "decision": found.decision}
         return Output(data, "\n".join(decision_lines(release.id, found.decision, release, at=str(at))), 1)
     lines = [f"{found.id} is {found.stage} now{f', with {found.share} %' if found.share else ''}"]
+    if live is not None and found.stage is Stage.SHADOW:
+        lines[0] += f"; {live.id} answers the callers meanwhile"
     if release.stage is Stage.CANDIDATE:
         following = list(_serving(found, str(at)))
         lines += ["next:", *following] if following else []
@@ -550,22 +552,24 @@ def outcome(decision: Decision, now: Release | None = None) -> str:
     """Names the outcome: held may still pass, refused may not, accepted has not moved yet."""
     if decision.open:
         return "accepted" if now is not None and now.stage is Stage.CANDIDATE else "promoted"
-    is_waited_for = decision.needs is not None or decision.reasons[0].code == UNDECIDED
-    return "held" if is_waited_for else "refused"
+    is_open = decision.needs is not None or decision.reasons[0].code == UNDECIDED or _has_no_gain(decision)
+    return "held" if is_open else "refused"
+
+
+def _has_no_gain(decision: Decision) -> bool:
+    return any(reason.code == NO_GAIN for reason in decision.reasons)
 
 
 WITHOUT = "without a service: its proof decides"
 
 
 def into_service(release: str, kind: PolicyKind, at: str = "") -> Iterator[str]:
-    """The commands that take an accepted candidate into service. A prompt is often read where no service of ours
-    stands (`hf.live`): stages that wait for answers would wait for ever there."""
+    """The commands that take an accepted candidate into service. Where no service of ours stands, stages that wait for
+    answers would wait for ever; a network acts elsewhere."""
     promote = f"holdfast release promote {release}"
-    if kind is PolicyKind.PROMPT:
-        yield from step(f"{promote} --to live{at}", "into service, for all callers")
+    yield from step(f"{promote} --to live{at}", "into service, for all callers")
+    if kind is not PolicyKind.NETWORK:
         yield from step(f"{promote}{at}", "or as a shadow behind 'holdfast release serve'")
-    else:
-        yield from step(f"{promote}{at}", "into service")
 
 
 def onward(now: Release, decision: Decision, at: str) -> Iterator[str]:
@@ -580,7 +584,7 @@ def onward(now: Release, decision: Decision, at: str) -> Iterator[str]:
 
 def is_measurable(decision: Decision) -> bool:
     """Whether more episodes may open the gate; what a guard waits for is answers to callers."""
-    return outcome(decision) == "held" and decision.reasons[0].code != UNDECIDED
+    return decision.needs is not None and decision.reasons[0].code != UNDECIDED
 
 
 def headline(release: str, decision: Decision, now: Release | None = None) -> str:
@@ -590,6 +594,8 @@ def headline(release: str, decision: Decision, now: Release | None = None) -> st
         is_guard = decision.reasons[0].code == UNDECIDED
         what = "answers may decide it" if is_guard else "episodes may open the gate"
         needs = f"; about {decision.needs} more {what}"
+    elif _has_no_gain(decision):
+        needs = "; no gain yet, more episodes will not help"
     return f"{release}: {outcome(decision, now)}{_whereabouts(decision, now)}{needs}"
 
 
@@ -623,14 +629,14 @@ def decision_lines(
 
 
 def reason_lines(reasons: tuple[Reason, ...], indent: str = "  ") -> Iterator[str]:
-    """Lists the reasons by code. An open gate gets its summary alone; the JSON has every check that was met."""
+    """Sentences first, and the one that says that nothing helps before all; the stable codes last, each once. An open
+    gate gets its summary alone; the JSON has every check that was met."""
     if reasons and reasons[0].code == ALLOWED:
         yield from folded(reasons[0].text, indent)
         return
-    for code, some in groupby(reasons, key=lambda reason: reason.code):
-        yield f"{indent}{code}"
-        for reason in some:
-            yield from folded(reason.text, f"{indent}  ")
+    for reason in sorted(reasons, key=lambda reason: reason.code != NO_GAIN):
+        yield from folded(reason.text, indent, hanging="  ")
+    yield from folded(f"codes: {', '.join(dict.fromkeys(reason.code for reason in reasons))}", indent, hanging="  ")
 
 
 def metric_name(metric: str) -> str:

@@ -39,9 +39,14 @@ def load_named(reference: str, what: str) -> Any:
     for part in name.split("."):
         found = getattr(found, part, None)
     if found is None:
-        public = ", ".join(n for n, v in vars(module).items() if inspect.isfunction(v) and not n.startswith("_"))
+        public = ", ".join(n for n, v in vars(module).items() if _is_offered(v, module) and not n.startswith("_"))
         raise BadInput(f"{what} {reference}", why=f"{source} has no {name}", remedy=f"it has: {public or 'none'}")
     return found
+
+
+def _is_offered(value: Any, module: ModuleType) -> bool:
+    """What a module defines itself and can be called: functions, classes, instances with a call."""
+    return callable(value) and getattr(value, "__module__", None) == module.__name__
 
 
 def _module(what: str, source: str) -> ModuleType:

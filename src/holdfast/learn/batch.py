@@ -127,6 +127,9 @@ LARGEST = 1e18  # reward: the critic's error is squared in 32 bits
 MOST_TOKENS = 2**31  # that ids can tell apart
 
 
+DATA_GATE = "gate:"  # before the name of the data gate that put a rollout aside
+
+
 class SkipReason(StrEnum):
     """Why a rollout gave no gradient. What was never measured is missing, not zero."""
 

@@ -43,6 +43,7 @@ from holdfast.contracts.rollout import Split
 from holdfast.contracts.trace import ModelCall
 from holdfast.learn import quality
 from holdfast.learn.batch import (
+    DATA_GATE,
     Break,
     Sample,
     SampleFilter,
@@ -674,7 +675,12 @@ def sift(
         name="put_aside", severity="warning", count=len(aside), of=len(experiences), detail=first, blocks=False
     )
     findings = quality.audit(clean, held_out=kept_out, standards=standards).findings
-    return clean, (*findings, counted), {rollout: f"gate:{names[0]}" for rollout, names in aside.items()}
+    mute = {experience.rollout for experience in experiences if not experience.calls}
+    reasons = {
+        rollout: SkipReason.NO_TRAJECTORY if rollout in mute else f"{DATA_GATE}{names[0]}"
+        for rollout, names in aside.items()
+    }
+    return clean, (*findings, counted), reasons
 
 
 def _trained(intake: SampleFilter, experience: Experience) -> list[ModelCall]:

@@ -19,7 +19,7 @@ from holdfast.contracts.rollout import DONE, Attempt, OutcomeKind, Rollout, Roll
 from holdfast.contracts.run import LedgerEntry, RunRecord, RunState
 from holdfast.contracts.task import asked_of
 from holdfast.promote.alpha_account import Charge
-from holdfast.promote.gate import ALLOWED
+from holdfast.promote.gate import ALLOWED, NO_GAIN
 from holdfast.promote.release import rollback_target
 from holdfast.store.dashboard_queries import Moments, Totals
 
@@ -271,7 +271,8 @@ def _outcome(decision: Decision) -> str:
     """A closed gate holds what more evidence may change, and refuses the rest."""
     if decision.open:
         return "promoted"
-    return "held" if decision.needs is not None or decision.reasons[0].code == "guard_undecided" else "refused"
+    is_open = any(reason.code in ("guard_undecided", NO_GAIN) for reason in decision.reasons)
+    return "held" if decision.needs is not None or is_open else "refused"
 
 
 def reasons(found: Iterable[Reason]) -> str:

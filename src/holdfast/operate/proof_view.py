@@ -264,10 +264,8 @@ def open_points(view: ProofView) -> list[str]:
             lines += _asked_more(view)
             lines.append("Other tasks might change it: what is proved is about tasks like these.")
         case Outcome.HOLD:
-            hope = (
-                "they go as these did" if _mean(known) > known.bar else "there be a gain worth having; none is seen yet"
-            )
-            lines.append(f"About {view.verdict.needs:,} more episodes of each version, should {hope}.")
+            more = f"About {view.verdict.needs:,} more episodes of each version, should they go as these did."
+            lines.append(more if _mean(known) > known.bar else "More episodes that go as these did would not prove it.")
             lines.append(f"{now}, as far as is known; it has to be {asked(known)}.")
         case Outcome.REJECT:
             lines.append(f"{now}, where it has to be {asked(known)}; more tasks like these would not change that.")

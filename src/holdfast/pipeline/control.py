@@ -38,6 +38,7 @@ KIND = "improve"
 HELD_OUT = 3 * 2**29  # seeds of held-out episodes begin here, above all that are learnt in
 MOST_EPISODES = 2**12
 BLOCKS = 2**16  # of held-out seeds, one for each seed of a run
+GIVE_RANGE = "give reward_range=(low, high) of an episode's return"
 LONGEST = 10_000  # steps of an episode, where the environment names no limit
 MINIMUM_EFFECT = 0.05  # of the range of returns: a gain worth waiting for
 KNOWN = {"town": "holdfast.workloads.townschool:TownMaker"}  # environments of our own, by their short names
@@ -257,7 +258,7 @@ def _player(called: str, make: Callable[[int], Any], described: Described, proof
     ends = proof.reward_range or described.returns
     if ends is None:
         why = "nobody knows the least and the most that an episode can return, and without them nothing can be proved"
-        raise BadInput(f"environment {called}", why=why, remedy="give reward_range=(low, high) of an episode's return")
+        raise BadInput(f"environment {called}", why=why, remedy=GIVE_RANGE)
     return EpisodePlayer(
         env=called,
         make=make,

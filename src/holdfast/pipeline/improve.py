@@ -25,6 +25,7 @@ from holdfast.contracts.records import decode
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.reward import CHECKED
 from holdfast.contracts.run import LEGACY_STEP, StepRecord
+from holdfast.learn.batch import DATA_GATE, SkipReason
 from holdfast.pipeline.alpha_account import at_charge, at_test, charged, ever_promoted
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
@@ -42,6 +43,10 @@ from holdfast.store.writer import WriteFuture
 
 WAIVER = "waiver"  # the kind of the ledger's entry
 NOTHING = "nothing was learnt, so there is nothing to prove"
+NEVER_ASKED = (
+    "the agent never asked the model through ctx.ask or ctx.base_url, so there are no tokens to train on; "
+    "--policy prompt improves its prompt instead"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,7 +338,9 @@ def hold(done: Sequence[StepRecord], iteration: int) -> IterationResult:
     """Nothing was learnt: what was switched off or taken back, and why how many rollouts taught nothing."""
     bodies = [step.body for step in done if step.body.get("iteration") == iteration]
     skipped = [str(body["skipped"]) for body in bodies if "skipped" in body]
-    why = ", ".join(skipped[-1:] or [*_unmoved(bodies), *_silent(bodies), *_absent(done, bodies, iteration)])
+    silent = _silent(bodies)
+    unmoved = [] if silent == [NEVER_ASKED] else _unmoved(bodies)  # which follows from that
+    why = ", ".join(skipped[-1:] or [*unmoved, *silent, *_absent(done, bodies, iteration)])
     return IterationResult(iteration=iteration, why=f"{NOTHING}: {why}" if why else NOTHING)
 
 
@@ -357,8 +364,14 @@ def _silent(bodies: Sequence[Mapping[str, Any]]) -> list[str]:
     for body in bodies:
         counts.update((body.get("audit") or {}).get("counts", {}))
         counts.update((body.get("rl_optimizer") or {}).get("no_gradient", {}))
-        counts.update({one["name"]: one["count"] for one in body.get("quality", ()) if one["name"] == "put_aside"})
-    return [f"{n} rollouts {reason.replace('_', ' ')}" for reason, n in counts.most_common() if n]
+    if counts.total() and counts.total() == counts[SkipReason.NO_TRAJECTORY]:
+        return [NEVER_ASKED]
+    return [_counted(reason, n) for reason, n in counts.most_common() if n]
+
+
+def _counted(reason: str, n: int) -> str:
+    gate = reason.removeprefix(DATA_GATE)
+    return f"{n} rollouts {reason.replace('_', ' ')}" if gate == reason else f"{n} put aside by the data gate {gate}"
 
 
 def _absent(done: Sequence[StepRecord], bodies: Sequence[Mapping[str, Any]], iteration: int) -> list[str]:

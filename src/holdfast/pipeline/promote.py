@@ -22,7 +22,7 @@ from holdfast.contracts.evidence import Decision, Episode, Evidence, Finding, Re
 from holdfast.contracts.records import dumps, encode
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.promote.alpha_account import Charge
-from holdfast.promote.gate import CHARGED, JUDGED, Criteria, KpiBand, SpreadLimits, decide
+from holdfast.promote.gate import CHARGED, JUDGED, SOLVED, Criteria, KpiBand, SpreadLimits, decide
 from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, compare_versions, paired_cells
 from holdfast.prove.reports import document
 from holdfast.prove.reports.report import ProofCriteria, publish
@@ -106,6 +106,7 @@ class PromotionRequest:
                 **case.manifest,
                 "run": case.run,
                 **_account(case),
+                **(_solved(case) if how.primary == "success" else {}),
             },  # the run that proves, whichever one made the candidate
         )
 
@@ -152,6 +153,12 @@ def _account(case: Candidate) -> dict[str, Any]:
     """Returns the test's charge without the run's name, so that equal runs have equal evidence."""
     told = ("number", "promoted", "of", "alpha", "text")
     return {} if case.charge is None else {CHARGED: {name: getattr(case.charge, name) for name in told}}
+
+
+def _solved(case: Candidate) -> dict[str, Any]:
+    sides = {"baseline": case.before, "candidate": case.after}
+    total = {name: sum(one.success or 0.0 for one in some if not one.is_missing) for name, some in sides.items()}
+    return {SOLVED: {**total, "of": case.planned}}
 
 
 def evidence_from(

@@ -73,7 +73,7 @@ class Charge:
         if self.about == EXPERIMENT:
             return f"α of this experiment {self.alpha:.2g}: on units of its own"
         which = f"test {self.number} of live against its anchor" if self.about == ANCHOR else _candidates(self.number)
-        won = f", {self.promoted} promoted before" if self.promoted else ""
+        won = f", {self.promoted} accepted before" if self.promoted else ""
         anew = "; fresh held-out tasks would start anew" if self.about == CANDIDATE and self.number > 1 else ""
         return f"α of this test {self.alpha:.2g} of {self.of:g}: {which}{won}{anew}"
 

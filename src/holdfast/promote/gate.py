@@ -44,8 +44,10 @@ JUDGED = "judged"  # in the manifest of evidence: the judges that decided the pr
 WAIVED = "safety_waived"  # in the manifest of evidence and of a release: why safety was not measured
 WAIVE = 'leave "safety" out of the settings, which measures the default terms, or waive it: --waive-safety WHY'
 TRUSTED = "trusted"  # the standing of a judge that counts
+NO_GAIN = "no_gain_seen"  # held, and no number of episodes helps where nothing was gained
 NOT_BETTER = BLOCKED + "policy_improvement_not_significant"
 KPIS = "kpis"  # of the manifest of evidence: figures by name, each with its value and on how many it rests
+SOLVED = "solved"  # of the manifest, where success decides: how much of it each side has, "of" so many tries
 CHARGED = "account"  # of the manifest: what the test was charged in the policy's α-account
 HARMLESS = frozenset({"info", "warning"})
 
@@ -258,11 +260,24 @@ def _improvement(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
         yield _missing("verdict", f"no verdict that stands however often {_name(evidence.primary)} was looked at")
         return
     text = f"verdict {verdict.outcome}: {', '.join(verdict.reasons)}"
+    is_vain = isinstance(primary, MetricComparison) and primary.difference <= 0.0
+    if is_vain and verdict.outcome is Outcome.HOLD and evidence.episodes >= criteria.min_episodes:
+        yield GateCheck(False, NO_GAIN, _no_gain(evidence), text)
+        return
     remedy = WORSE if verdict.outcome is Outcome.REJECT else MORE
     charge = evidence.manifest.get(CHARGED)
     if isinstance(charge, Mapping) and _gain_of(verdict, evidence.primary) is Outcome.HOLD:
         remedy = f"{remedy}; {charge.get('text')}"
-    yield GateCheck(verdict.outcome is Outcome.PROMOTE, NOT_BETTER, text, remedy, verdict.needs)
+    yield GateCheck(verdict.outcome is Outcome.PROMOTE, NOT_BETTER, text, remedy, None if is_vain else verdict.needs)
+
+
+def _no_gain(evidence: Evidence) -> str:
+    solved = evidence.manifest.get(SOLVED)
+    shown = (
+        "" if solved is None else ": it solves {candidate:g} of {of} tries, the baseline {baseline:g}".format(**solved)
+    )
+    helps = "easier tasks, a better starting model or partial credit may"
+    return f"the candidate is no better so far{shown}; more episodes will not help, {helps}"
 
 
 def _reward(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:

@@ -9,6 +9,7 @@ happens at all, and even then a margin needs its tasks.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from math import ceil, comb, floor, log, log10
 from typing import Any
 
@@ -56,14 +57,16 @@ class Forecast:
     @property
     def lines(self) -> list[str]:
         """For people, the most important first."""
-        size, at = f"{self.tasks} tasks × {self.seeds}", f"at {self.power:.0%} (α {self.alpha:.2g})"
+        size = f"{self.tasks} held-out tasks, {self.seeds} {'try' if self.seeds == 1 else 'tries'} each"
         told = [] if self.is_safety_provable else [*self._unsafe()]
         if self.tasks < self.least:
-            told.append(f"{size} cannot promote anything: the gate asks for at least {self.least} tasks")
-        needs = "; ".join(f"for {_points(gain)} you need about {tasks}" for gain, tasks in self.needed.items())
-        can = "prove no gain" if self.detectable is None else f"prove {_points(self.detectable)}"
-        base = f"base rate {self.base_rate:.0%} of {self.metric}"
-        return [*told, f"{size} can {can} {at}{f'; {needs}' if needs else ''} ({base})"]
+            told.append(f"{size}: they cannot promote anything, the gate asks for at least {self.least} tasks")
+        needs = ", ".join(f"{_points(gain)} need about {tasks} tasks" for gain, tasks in self.needed.items())
+        often = Fraction(self.power).limit_denominator(100)
+        gain = "no gain, however large," if self.detectable is None else f"a true gain of {_points(self.detectable)}"
+        can = f"{gain} is found {often.numerator} times in {often.denominator}"
+        base = f"base rate {self.base_rate:.0%} of {self.metric}, α {self.alpha:.2g}"
+        return [*told, f"{size}: {can}{f'; {needs}' if needs else ''} ({base})"]
 
     def _unsafe(self) -> list[str]:
         if self.safety_tasks is None:
@@ -219,4 +222,4 @@ def _rounded(tasks: int) -> int:
 
 
 def _points(gain: float) -> str:
-    return f"+{100 * gain:.2g} points"
+    return f"{100 * gain:.2g} points"
