@@ -217,6 +217,24 @@ def test_a_task_that_takes_three_workers_down_is_the_agents_failure(scene: Scene
     assert scene.claims() == ()
 
 
+def test_tasks_that_one_worker_held_together_are_none_of_them_taken_for_its_killer(scene: Scene) -> None:
+    """A driver that is killed thrice has the same tasks in hand each time: they are the next in the queue."""
+    scene.enqueue("a", "b", "c", max_faults=9)
+    for number in range(4):
+        for name in "abc":
+            assert scene.rollout(name).status in (R.QUEUING, R.REQUEUING), number
+        assert len(scene.claims(3, worker=f"driver-{number}")) == 3
+        scene.clock.advance(LEASE_S)
+        assert scene.sweep() == 3
+        scene.clock.advance(60)
+    for number in range(3):  # alone, each time: that is the task's doing
+        (claim,) = scene.claims(1, worker=f"alone-{number}")
+        scene.clock.advance(LEASE_S)
+        assert scene.sweep() == 1
+        assert scene.rollout(claim.rollout.name).status is (R.FAILED if number == 2 else R.REQUEUING)
+        scene.clock.advance(0.0 if number == 2 else 60)
+
+
 def test_workers_lost_before_a_requeue_are_not_counted_again(scene: Scene) -> None:
     scene.enqueue("t")
     for _ in range(3):

@@ -144,14 +144,27 @@ TRIES = select(_r.faults, _r.max_attempts, _r.interruptions, _r.max_faults).wher
 # that has shown a sign of life since was only paused.
 _w = schema.workers.c
 _has_woken = exists().where(_w.id == _a.worker, _w.beat_at > _a.ended_at).correlate(schema.attempts)
+# Several that a silent worker held at once cannot be told apart: which of them it died of nobody knows.
+_other, NEAR = schema.attempts.alias("other"), 5000  # attempts apart: a window, so that no look reads the whole table
+_of_silence = "worker"  # how the error of a swept attempt begins
+_had_company = (
+    exists()
+    .where(_other.c.key > _a.key - NEAR, _other.c.key < _a.key + NEAR, _other.c.rollout != _a.rollout)
+    .where(_other.c.worker == _a.worker, func.substr(_a.error, 1, len(_of_silence)) == _of_silence)
+    .where(
+        (_other.c.status == "running")
+        | ((_other.c.status == "unresponsive") & (func.substr(_other.c.error, 1, len(_of_silence)) == _of_silence))
+    )
+    .correlate(schema.attempts)
+)
 _counting = (
-    select(_a.status, _has_woken.label("has_woken"))
+    select(_a.status, _has_woken.label("has_woken"), _had_company.label("had_company"))
     .where(given(_a, "rollout"), among(_a.status, "failed", "timeout", "fault", "unresponsive"))
     .order_by(_a.number.desc())
     .limit(_param("counting"))
     .subquery()
 )
-_is_lost = (_counting.c.status == "unresponsive") & ~_counting.c.has_woken
+_is_lost = (_counting.c.status == "unresponsive") & ~_counting.c.has_woken & ~_counting.c.had_company
 LOST = select(func.count()).select_from(_counting).where(_is_lost)
 _counts = {"faults": _param("tries"), "interruptions": _param("interrupted")}
 RETRY = _becomes("ready_at", "reason", status="requeuing", **_counts)
@@ -336,7 +349,10 @@ class Queue:
                 ):  # else its worker was silent before its time was up
                     state, error = AttemptState.TIMEOUT, "reached its wall-clock limit"
                 else:
-                    state, error = AttemptState.UNRESPONSIVE, f"worker {worker} was silent for {now - beat_at:.1f} s"
+                    state, error = (
+                        AttemptState.UNRESPONSIVE,
+                        f"{_of_silence} {worker} was silent for {now - beat_at:.1f} s",
+                    )
                 tx.run(EXPIRE, {"token": token, "now": now, "status": str(state), "error": error})
                 # Golden-ratio steps spread a whole crowd that one dead worker left behind.
                 _failed(tx, rollout, token, state, error, now, backoff.delay_s, (chance + token * 0.6180339887) % 1.0)
