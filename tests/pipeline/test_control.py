@@ -131,6 +131,11 @@ async def test_a_network_that_does_harm_is_refused_and_one_with_a_budget_for_it_
     bound = replace(free, constraint=Constraint(budget=0.03, integral=0.5))
     spec = sign(**ways, algorithm=bound, name="careful")
     assert env_spec_from(json.loads(json.dumps(spec.settings)), Shortcuts).sha256() == spec.sha256()
+    wide = sign(**{**ways, "proof": replace(ways["proof"], max_safety_regression=0.2)}, algorithm=free)
+    assert (
+        wide.settings["proof"]["max_safety_regression"] == 0.2 and "max_safety_regression" not in spec.settings["proof"]
+    )
+    assert env_spec_from(json.loads(json.dumps(wide.settings)), Shortcuts).sha256() == wide.sha256()
     careful = await ran(fresh, spec)
     steps = steps_of(fresh, careful.run_id)
     update = steps["0/1/learn"]["update"]

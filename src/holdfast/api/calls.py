@@ -75,6 +75,7 @@ from holdfast.store.store import Store
 T = TypeVar("T")
 BATCH = 50  # tasks between two looks
 ARMS = ("baseline", "candidate")
+OF_PROOF = ("alpha", "min_effect", "max_safety_regression", "reward_range")  # in an environment
 PROVING = ("seeds", "alpha", "min_effect", "max_safety_regression", "reward_range", "cluster")
 
 
@@ -486,8 +487,9 @@ def start_env(
     if strange := [key for key, value in given.items() if value is not None]:
         why = "is for agents and tasks, and an environment has neither"
         raise BadInput(strange[0], why=why, remedy="leave it out, or leave env out")
-    chosen = options_of(options, "alpha", "min_effect", "reward_range", "iterations", "stage")
-    proof = EnvProof(alpha=chosen["alpha"], min_effect=chosen["min_effect"], reward_range=chosen.get("reward_range"))
+    chosen = options_of(options, *OF_PROOF, "iterations", "stage")
+    of_proof: dict[str, Any] = {option: chosen.get(option) for option in OF_PROOF}
+    proof = EnvProof(**{option: value for option, value in of_proof.items() if value is not None})
     spec = improve_env(
         env,
         policy,

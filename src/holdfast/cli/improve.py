@@ -441,7 +441,7 @@ class ImproveOptions:
                 flag = f"--{name.replace('_', '-')}"
                 raise BadInput(flag, why="is of an environment", remedy=f"a file has {place}")
         of_tasks = ("model", "base_url", "lora", "device", "dtype", "vllm", "agent", "follow", "train_on")
-        for name in (*of_tasks, "waive_safety", "max_safety_regression"):
+        for name in (*of_tasks, "waive_safety"):
             if self.env is not None and getattr(self, name) is not None:
                 raise BadInput(
                     f"--{name.replace('_', '-')}",
@@ -477,10 +477,12 @@ class ImproveOptions:
     def in_env(self, env: str) -> RunSpec:
         from holdfast.learn.constrain import Constraint
         from holdfast.learn.control import EnvPPO
-        from holdfast.pipeline.control import GIVE_RANGE, EnvProof, improve_env
+        from holdfast.pipeline.control import GIVE_RANGE, MARGIN, EnvProof, improve_env
 
         constraint = None if self.cost_budget is None else Constraint(budget=self.cost_budget)
-        proof, algorithm = EnvProof(reward_range=self.reward_range), EnvPPO(budget_s=self.budget, constraint=constraint)
+        margin = MARGIN if self.max_safety_regression is None else self.max_safety_regression
+        proof = EnvProof(reward_range=self.reward_range, max_safety_regression=margin)
+        algorithm = EnvPPO(budget_s=self.budget, constraint=constraint)
         iterations = self.iterations or 1
         try:
             return improve_env(env, name=self.policy, algorithm=algorithm, proof=proof, iterations=iterations)

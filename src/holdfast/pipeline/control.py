@@ -42,6 +42,7 @@ GIVE_RANGE = "give reward_range=(low, high) of an episode's return"
 LONGEST = 10_000  # steps of an episode, where the environment names no limit
 MINIMUM_EFFECT = 0.05  # of the range of returns: a gain worth waiting for
 KNOWN = {"town": "holdfast.workloads.townschool:TownMaker"}  # environments of our own, by their short names
+MARGIN = 0.05  # of safety cost
 Env = Any  # Gymnasium's name of it, module:function, what makes one (PettingZoo's, too), or an EnvMaker
 
 
@@ -56,6 +57,7 @@ class EnvProof:
     success_at: float | None = None  # a return from which an episode counts as solved; None: as the environment says
     alpha: float = 0.05
     min_effect: float = 0.0  # the mean return must improve by more than this
+    max_safety_regression: float = MARGIN  # how much more an episode may cost than one of the baseline
 
     def __post_init__(self) -> None:
         for name, most in (("episodes", MOST_EPISODES), ("batch", MOST_EPISODES), ("max_steps", 10**9)):
@@ -64,6 +66,13 @@ class EnvProof:
                 raise BadInput(f"proof.{name} = {value}", why=f"must be from 1 to {most}")
         if self.episodes < 2:
             raise BadInput(f"proof.episodes = {self.episodes}", why="a proof needs two at least, and usually many")
+
+    def record(self) -> dict[str, Any]:
+        """All of it as plain JSON; the margin only where it is another: earlier runs have none."""
+        kept = asdict(self)
+        if self.max_safety_regression == MARGIN:
+            del kept["max_safety_regression"]
+        return kept
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> EnvProof:
@@ -122,7 +131,7 @@ def _run_spec(spec: Spec, player: EpisodePlayer, algorithm: EnvPPO | School, pro
         "name": spec.line,
         "policy": _policy_settings(spec.policy),
         "algorithm": algorithm.record(),
-        "proof": asdict(proof),
+        "proof": proof.record(),
         "iterations": spec.iterations,
         "stage": None if spec.stage is None else str(spec.stage),
         "seed": seed,
@@ -180,6 +189,7 @@ def env_comparison_config(proof: EnvProof, reward_range: tuple[float, float]) ->
     span = reward_range[1] - reward_range[0]
     return ComparisonConfig(
         primary="reward",
+        max_safety_regression=proof.max_safety_regression,
         alpha=proof.alpha,
         min_effect=proof.min_effect,
         worthwhile=MINIMUM_EFFECT * span,
@@ -287,5 +297,6 @@ def _criteria(proof: EnvProof, reward_range: tuple[float, float], make: Env = No
         kpis=dict(make.bands) if _accepts(make) else {},
         require_golden=_accepts(make),
         max_p_value=proof.alpha,
+        max_safety_regression=proof.max_safety_regression,
         max_sample_spread=SpreadLimits(p_value=SAMPLE_P_VALUE_SPREAD, delta=SAMPLE_DELTA_SPREAD * span),
     )
