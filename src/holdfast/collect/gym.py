@@ -184,8 +184,9 @@ class Gym:
     """Gymnasium environments side by side in one process; the i-th is seeded with seed + i."""
 
     def __init__(self, make: str | Make, count: int) -> None:
-        self.count = count
-        with boundary(BadInput, f"environment {make}"):
+        called = make if isinstance(make, str) else f"{make.__module__}:{getattr(make, '__qualname__', make)}"
+        self.count, self._where = count, f"environment {called}"
+        with boundary(BadInput, self._where):
             self._envs = SyncVectorEnv([lambda: _flat(make)] * count, autoreset_mode=AutoresetMode.SAME_STEP)
         self._action = self._envs.single_action_space
         self.spaces = spaces_of(_size(self._envs.single_observation_space), self._action)
@@ -203,12 +204,14 @@ class Gym:
             assert isinstance(self._action, Box)
             sent = np.clip(actions, self._action.low.ravel(), self._action.high.ravel())
             sent = sent.reshape(self.count, *self._action.shape).astype(self._action.dtype)
-        seen, reward, terminated, truncated, info = self._envs.step(sent)
+        with boundary(BadInput, self._where):
+            seen, reward, terminated, truncated, info = self._envs.step(sent)
+            cost = _cost(info)
         final = np.array(seen, np.float32)
         for i in np.flatnonzero(terminated | truncated):
             final[i] = info["final_obs"][i]
         observation = self._observation(seen, info)
-        return StepResult(observation, reward.copy(), terminated.copy(), truncated & ~terminated, final, _cost(info))
+        return StepResult(observation, reward.copy(), terminated.copy(), truncated & ~terminated, final, cost)
 
     def state(self) -> State:
         return frozen((self._envs.envs, self._seen, self._mask))
