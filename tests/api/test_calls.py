@@ -93,7 +93,7 @@ def test_where_no_candidate_does_better_nothing_is_proved_and_the_reason_is_told
     result = hf.improve(scene.agent, scene.questions(60), **short(endpoint, at, **worse))
     assert result.candidate is None and result.proof is None and result.version is None
     assert "did better than the prompt in force" in result.missing[0]
-    assert capsys.readouterr().err.startswith("28 held-out tasks, 2 tries each: a true gain of ")
+    assert capsys.readouterr().err.startswith("28 tasks, 2 tries each: a true gain of ")
     with pytest.raises(BadInput, match="the candidate is held"):
         result.promote()
 

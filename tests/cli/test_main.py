@@ -110,7 +110,7 @@ def test_every_command_explains_itself_in_80_columns(cli: Cli, command: list[str
     assert max(map(len, ran.lines)) <= 80
 
 
-STORE = "check, seal, migrate, stats, export, prune, ledger, traces, schema"
+STORE = "check, seal, backup, restore, migrate, stats, export, prune, ledger, traces, schema"
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ class PromotionRequest:
                 **case.manifest,
                 "run": case.run,
                 **_account(case),
-                **(_solved(case) if how.primary == "success" else {}),
+                **(_solved(case) if how.primary == "success" else {SOLVED: None}),
             },  # the run that proves, whichever one made the candidate
         )
 

@@ -47,7 +47,9 @@ TRUSTED = "trusted"  # the standing of a judge that counts
 NO_GAIN = "no_gain_seen"  # held, and no number of episodes helps where nothing was gained
 NOT_BETTER = BLOCKED + "policy_improvement_not_significant"
 KPIS = "kpis"  # of the manifest of evidence: figures by name, each with its value and on how many it rests
-SOLVED = "solved"  # of the manifest, where success decides: how much of it each side has, "of" so many tries
+SOLVED = (
+    "solved"  # of the manifest: how much success each side has, "of" so many tries; None where another metric decides
+)
 CHARGED = "account"  # of the manifest: what the test was charged in the policy's α-account
 HARMLESS = frozenset({"info", "warning"})
 
@@ -260,7 +262,8 @@ def _improvement(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
         yield _missing("verdict", f"no verdict that stands however often {_name(evidence.primary)} was looked at")
         return
     text = f"verdict {verdict.outcome}: {', '.join(verdict.reasons)}"
-    is_vain = isinstance(primary, MetricComparison) and primary.difference <= 0.0
+    # Evidence from before there was this key is decided as it was then: a verdict can be computed again for ever.
+    is_vain = SOLVED in evidence.manifest and isinstance(primary, MetricComparison) and primary.difference <= 0.0
     if is_vain and verdict.outcome is Outcome.HOLD and evidence.episodes >= criteria.min_episodes:
         yield GateCheck(False, NO_GAIN, _no_gain(evidence), text)
         return

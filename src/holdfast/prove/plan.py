@@ -57,7 +57,7 @@ class Forecast:
     @property
     def lines(self) -> list[str]:
         """For people, the most important first."""
-        size = f"{self.tasks} held-out tasks, {self.seeds} {'try' if self.seeds == 1 else 'tries'} each"
+        size = f"{self.tasks} tasks, {self.seeds} {'try' if self.seeds == 1 else 'tries'} each"
         told = [] if self.is_safety_provable else [*self._unsafe()]
         if self.tasks < self.least:
             told.append(f"{size}: they cannot promote anything, the gate asks for at least {self.least} tasks")

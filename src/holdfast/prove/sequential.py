@@ -175,8 +175,6 @@ def judge(
     evidence = exp(log_e(seen, low=low, high=high, mean=min_effect, weights=weights)[-1]) if seen.size else 1.0
     held = f"a mean difference above {min_effect:g} is not proved: evidence {evidence:.3g} of {1.0 / alpha:g}"
     outlook = f"about {needs} more tasks would prove a difference of {effect:.3g}"
-    if not seen.size or seen.mean() <= min_effect:
-        outlook = f"none is seen so far; a true difference of {effect:.3g} would take about {needs} more tasks"
     return Verdict(outcome=Outcome.HOLD, reasons=(f"{held} ({_figures(seen, alpha)})", outlook), needs=needs)
 
 
