@@ -351,9 +351,7 @@ def test_a_plan_says_before_the_run_what_the_tasks_can_prove(cli: Cli, at: At, t
     rows = [{"prompt": f"{n} + 1?", "expected": str(n + 1)} for n in range(90)]
     (tmp_path / "c.json").write_text(json.dumps({"optimize": ["?"], "validate": rows, "improve": {"policy": "sums"}}))
     told = cli(*plan, tmp_path / "c.json")
-    assert (
-        told.code == 0 and "90 tasks, 2 tries each: a true gain of " in told.out and "cannot" not in told.out
-    )
+    assert told.code == 0 and "90 tasks, 2 tries each: a true gain of " in told.out and "cannot" not in told.out
     assert "--tasks: is missing" in cli(*plan).refusal
 
 
