@@ -145,7 +145,7 @@ class Slots:
 
 
 Floats = NDArray[np.float32]
-Scratch = tuple[Floats, Floats, NDArray[np.int32]]  # scores, powers, and the powers' bits
+Scratch = tuple[Floats, Floats, NDArray[np.int32], Floats, Floats]  # scores, powers, their bits, one query, one key
 Loop = TypeVar("Loop", bound=Callable[..., object])
 
 TILE = GRAIN  # places whose keys lie together, dimension by dimension
@@ -153,6 +153,11 @@ f32 = np.float32
 
 
 def compiled(loop: Loop) -> Loop:
+    """Compiles a loop for vectors.
+
+    A loop that both sums and stores gives other bits where its arrays happen to lie close together: the compiler takes
+    them for overlapping then and goes one by one. So sums have loops of their own, and what is divided by is inverted
+    before."""
     return cast(Loop, njit(cache=True, nogil=True, fastmath=True, error_model="numpy")(loop))
 
 
@@ -231,14 +236,12 @@ def attend(
     cos, sin = turns
     heads, head = keys.shape[1], keys.shape[3]
     half, width = head // 2, heads * head
-    q, k = np.empty(head, np.float32), np.empty(head, np.float32)
-    scores = scratch[0]
+    scores, _, _, q, k = scratch
     scale = f32(1) / np.sqrt(f32(head))
     for h in range(heads):
         at = h * head
         for row in range(qkv.shape[0]):
             slot, place, base, border = slots[row], places[row], bases[row], shared[row] // TILE
-            self_score = f32(0)
             for d in range(half):
                 c, s = cos[place, d] * scale, sin[place, d] * scale
                 a, b = qkv[row, at + d], qkv[row, at + half + d]
@@ -246,13 +249,12 @@ def attend(
                 c, s = cos[place, d], sin[place, d]
                 a, b = qkv[row, width + at + d], qkv[row, width + at + half + d]
                 k[d], k[half + d] = a * c - b * s, a * s + b * c
-                self_score += q[d] * k[d] + q[half + d] * k[half + d]
             tiles = place // TILE + 1
             for part in range(2):  # first what lies in the base, then its own
                 first, last = (0, border) if part == 0 else (border, tiles)
                 _score(q, keys[base if part == 0 else slot, h], first, last, scores)
-            scores[place] = self_score
-            total = _soften(place + 1, scratch)
+            scores[place] = _dot(q, k)
+            inverse = f32(1) / _soften(place + 1, scratch)
             weight = scores[place]
             scores[place : tiles * TILE] = f32(0)
             to = heard[row, at : at + head]
@@ -263,8 +265,16 @@ def attend(
             kt, vt, lane = keys[slot, h, tiles - 1], values[slot, h, tiles - 1], place % TILE
             for d in range(head):  # last, when the tile is near: a store to far memory would wait for it
                 value = qkv[row, 2 * width + at + d]
-                to[d] = (to[d] + weight * value) / total
+                to[d] = (to[d] + weight * value) * inverse
                 kt[d, lane], vt[d, lane] = k[d], value
+
+
+@compiled
+def _dot(q: Floats, k: Floats) -> np.float32:
+    total = f32(0)
+    for d in range(q.shape[0]):
+        total += q[d] * k[d]
+    return total
 
 
 @compiled
@@ -293,7 +303,7 @@ def _score(q: Floats, k: Floats, first: int, last: int, scores: Floats) -> None:
 @compiled
 def _soften(n: int, scratch: Scratch) -> np.float32:
     """scores = exp(scores − max), and their sum."""
-    scores, powers, bits = scratch
+    scores, powers, bits, _, _ = scratch
     top0 = top1 = top2 = top3 = scores[0]
     for t in range(0, n - 3, 4):
         top0, top1 = max(top0, scores[t]), max(top1, scores[t + 1])
@@ -301,9 +311,10 @@ def _soften(n: int, scratch: Scratch) -> np.float32:
     for t in range(n - n % 4, n):
         top0 = max(top0, scores[t])
     exponents(scores, n, max(top0, top1, top2, top3), bits)
-    total = f32(0)
     for t in range(n):
         scores[t] *= powers[t]
+    total = f32(0)
+    for t in range(n):
         total += scores[t]
     return total
 
@@ -396,7 +407,8 @@ class Cpu:
         self._rows: dict[int, Rows] = {}
         self._scores = np.empty(tiles * TILE, np.float32)
         self._powers = np.empty(tiles * TILE, np.float32)
-        self._scratch = self._scores, self._powers, self._powers.view(np.int32)
+        query, key = np.empty(shape.head, np.float32), np.empty(shape.head, np.float32)
+        self._scratch = self._scores, self._powers, self._powers.view(np.int32), query, key
         self.load(model)
 
     def load(self, model: Transformer) -> None:
