@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import accumulate, islice, takewhile
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from threading import Lock
 from typing import Any, Generic, TypeVar
@@ -90,8 +90,12 @@ HAS_DIGIT, LONGEST_LABELLED = re.compile("[0-9]"), 64  # characters of a value t
 LEAST_NUMBER, MOST_NUMBER = 10**8, 10**4000  # smaller numbers are harmless; larger ones Python does not print
 LEAST_SECRET = 6  # characters: shorter ones are replaced only where they were found
 MOST_KEPT = 4_000_000  # characters of remembered texts: a conversation comes again with every turn
+LONGEST_PIECE, OVERLAP, NEAR_GAP = 2**17, 2**14, 2**10  # characters that are searched at once, and of a text twice
+MOST_FOUND = 40_000  # things in one text; with more of them it is replaced as a whole
+MOST_JSON = 100_000  # brackets and commas of a text that is read as JSON; a longer one is searched as it stands
+LONGEST_MARK = 2 + max(map(len, RANK)) + 1 + DIGITS
 MOST_CLEAN, MARK = 50_000, 32  # clean values that are remembered, by a hash of so many bytes
-TOKEN = re.compile(r"\w+|\W")
+TOKEN, GAP = re.compile(r"\w+|\W"), re.compile(r"\s")
 STRICTLY = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 
 
@@ -221,20 +225,41 @@ class Scrub:
 
     def pseudonym(self, kind: str, text: str) -> str:
         word = WORDS[kind]
-        told = f"{word}\0{_plain(word, text)}".encode("utf-8", "surrogatepass")
+        plain = _plain(word, text) if len(text) <= LONGEST_PIECE else text
+        told = f"{word}\0{plain}".encode("utf-8", "surrogatepass")
         return f"<{word}:{hmac.new(self._key, told, 'sha256').hexdigest()[:DIGITS]}>"
 
     def detections(self, text: str) -> tuple[Detection, ...]:
         """All hits in order, without overlaps."""
         known = self._seen.get(text)
         if known is None:
-            known = merged(text, self._all(text))
+            places = self._all(text)
+            known = merged(text, places) if len(text) <= LONGEST_PIECE else _joined(places)
             self._seen.put(text, known)
         return known
 
     def _all(self, text: str) -> list[Detection]:
-        """All hits of the classes, in every spelling of the text."""
-        places = _all(text, is_encoded=ENCODED in self._classes)
+        """All hits of the classes, in every spelling of the text.
+
+        A long text is searched piece by piece: what a search holds in memory is many times as long as what it reads."""
+        is_encoded = ENCODED in self._classes
+        if len(text) <= LONGEST_PIECE:
+            return self._wanted(_all(text, is_encoded=is_encoded))
+        found = list[Detection]()
+        for start, end in _pieces(text):
+            piece = text[start:end]
+            hits = merged(piece, self._wanted(_all(piece, is_encoded=is_encoded, has_blobs=False)))
+            found += (
+                Detection(hit.kind, start + hit.start, start + hit.end if hit.end < len(piece) else _stop(text, end))
+                for hit in hits
+            )
+            if len(found) > MOST_FOUND:
+                return [_whole(text, found)]
+        whole = _columns(text), _encoded(spelling.same(text)) if is_encoded else ()
+        found += self._wanted(islice(chain.from_iterable(whole), MOST_FOUND))
+        return found if len(found) <= MOST_FOUND else [_whole(text, found)]
+
+    def _wanted(self, places: Iterable[Detection]) -> list[Detection]:
         return [place for place in places if WORDS[place.kind] in self._classes]
 
     def _ids(self, call: ModelCall, reading: _Reading) -> dict[str, Any]:
@@ -288,15 +313,27 @@ class _Memory(Generic[K, V]):
 
 
 class _Literals:
-    """Finds texts as whole words, the longest first, with a tree of tokens: there may be thousands."""
+    """Finds texts as whole words, the longest first, with a tree of tokens: there may be thousands.
+
+    A branch that only one text takes is that text."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._tree: dict[str, Any] = {}
         for text in texts:
-            node = self._tree
-            for token in TOKEN.findall(text):
-                node = node.setdefault(token, {})
-            node[""] = True  # a text ends here
+            self._add(text)
+
+    def _add(self, text: str) -> None:
+        node, at = self._tree, 0
+        while token := TOKEN.match(text, at):
+            at = token.end()
+            below = node.setdefault(token.group(), text)
+            if below == text:
+                return
+            if isinstance(below, str):  # another text goes this way: both go on from here
+                next_token = TOKEN.match(below, at)
+                below = node[token.group()] = {next_token.group() if next_token else "": below}
+            node = below
+        node[""] = text  # it ends here
 
     def within(self, text: str) -> Iterator[tuple[int, int]]:
         reached = 0
@@ -310,11 +347,12 @@ class _Literals:
 
     def _end(self, text: str, start: int) -> int:
         end, at, node = start, start, self._tree
-        while token := TOKEN.match(text, at):
-            deeper = node.get(token.group())
-            if deeper is None:
-                break
-            node, at = deeper, token.end()
+        while (token := TOKEN.match(text, at)) and (below := node.get(token.group())) is not None:
+            at = token.end()
+            if isinstance(below, str):
+                stop = start + len(below)
+                return stop if text.startswith(below, start) and not _is_word(text, stop) else end
+            node = below
             if "" in node and not _is_word(text, at):
                 end = at
         return end
@@ -338,7 +376,8 @@ class _Reading:
         self.tree = _Literals(
             text
             for text, kind in self.literals.items()
-            if (len(text) >= LEAST_SECRET if WORDS[kind] != "name" else len(text) > 2 and text[0].isupper())
+            if len(text) <= LONGEST_PIECE
+            and (len(text) >= LEAST_SECRET if WORDS[kind] != "name" else len(text) > 2 and text[0].isupper())
         )
         return self
 
@@ -347,9 +386,8 @@ class _Reading:
         if is_escaped and self.literals:  # as escaped in JSON; short ones, too, since only ids are lost here
             kinds = {form: kind for text, kind in self.literals.items() for form in (text, *_escaped(text))}
             tree = _Literals(kinds)
-        if tree is None:
-            return []
-        return [Detection(kinds[text[start:end]], start, end) for start, end in tree.within(text)]
+        spans = () if tree is None else islice(tree.within(text), MOST_FOUND + 1)
+        return [Detection(kinds[text[start:end]], start, end) for start, end in spans]
 
     def hides_in(self, text: str, places: Sequence[Detection]) -> bool:
         """Whether something is left in another form, for instance with other spaces."""
@@ -417,7 +455,7 @@ class _Pass:
             return re.sub(r"[^\W\d_][\w'’-]+", lambda match: self._one("name", match.group()), text)
         if kind is not None:
             return self._one(kind, text)
-        if _looks_like_json(text):
+        if _looks_like_json(text) and sum(map(text.count, "[{,")) <= MOST_JSON:
             with suppress(ValueError, RecursionError):
                 return self._json(text)
         replaced = self._replaced(text)
@@ -454,6 +492,8 @@ class _Pass:
             places = merged(text, (*places, *more))
         if not places:
             return text
+        if len(places) > MOST_FOUND:
+            places = [_whole(text, places)]
         parts, at = [], 0
         for place in places:
             parts += [text[at : place.start], self._one(place.kind, text[place.start : place.end])]
@@ -482,16 +522,15 @@ def _looks_like_json(text: str) -> bool:
 def merged(text: str, places: Iterable[Detection]) -> tuple[Detection, ...]:
     """Overlapping hits become one, of the more important kind; pseudonyms are left alone, and what is beside them
     is not: anybody can write one behind a secret."""
-    taken = sorted(places, key=lambda place: (place.start, place.end))
-    if not taken:
-        return ()
-    there = [match.span() for match in PSEUDONYM.finditer(text)]
-    if there:
-        ends = [end for _, end in there]
-        taken = [part for place in taken for part in _beside(text, place, there, ends)]
-        taken.sort(key=lambda place: (place.start, place.end))
+    taken = list(places)
+    if taken and PSEUDONYM.search(text):
+        taken = [part for place in taken for part in _beside(text, place)]
+    return _joined(taken)
+
+
+def _joined(places: Iterable[Detection]) -> tuple[Detection, ...]:
     out: list[Detection] = []
-    for place in taken:
+    for place in sorted(places, key=lambda place: (place.start, place.end)):
         if out and place.start < out[-1].end:
             kind = min(out[-1].kind, place.kind, key=lambda kind: RANK[WORDS[kind]])
             out[-1] = Detection(kind, out[-1].start, max(out[-1].end, place.end))
@@ -500,11 +539,11 @@ def merged(text: str, places: Iterable[Detection]) -> tuple[Detection, ...]:
     return tuple(out)
 
 
-def _beside(text: str, place: Detection, there: Sequence[tuple[int, int]], ends: Sequence[int]) -> Iterator[Detection]:
+def _beside(text: str, place: Detection) -> Iterator[Detection]:
     """What a hit holds besides pseudonyms, if it is more than signs and the words around them."""
     at, end = place.start, place.end
-    first = bisect_right(ends, at)  # the first that ends after it begins
-    inside = list(takewhile(lambda span: span[0] < end, islice(there, first, None)))
+    around = PSEUDONYM.finditer(text, max(at - LONGEST_MARK, 0), end + LONGEST_MARK)
+    inside = [match.span() for match in around if match.end() > at and match.start() < end]
     if not inside:
         yield place
         return
@@ -521,7 +560,31 @@ def count(scrubbed: Any) -> Counter[str]:
     return Counter(mark[1:].partition(":")[0] for mark in marks)
 
 
-def _all(text: str, *, is_encoded: bool) -> list[Detection]:
+def _pieces(text: str) -> Iterator[tuple[int, int]]:
+    """Where the pieces of a text start and end: between words, if there are any, and each with the end of the last."""
+    start, end = 0, 0
+    while end < len(text):
+        end = start + LONGEST_PIECE
+        end = _gap(text, end - NEAR_GAP, end) or end if end < len(text) else len(text)
+        yield start, end
+        start = _gap(text, end - OVERLAP, end - OVERLAP + NEAR_GAP) or end - OVERLAP
+
+
+def _gap(text: str, start: int, end: int) -> int:
+    return max(text.rfind(" ", start, end), text.rfind("\n", start, end)) + 1
+
+
+def _stop(text: str, at: int) -> int:
+    """Where what a piece's end has cut is over."""
+    gap = GAP.search(text, at)
+    return at if text[at - 1].isspace() else gap.start() if gap else len(text)
+
+
+def _whole(text: str, found: Sequence[Detection]) -> Detection:
+    return Detection(min((hit.kind for hit in found), key=lambda kind: RANK[WORDS[kind]]), 0, len(text))
+
+
+def _all(text: str, *, is_encoded: bool, has_blobs: bool = True) -> list[Detection]:
     """All hits in the text as it reads, and in what its escapes and encodings say."""
     plain = spelling.plain(text)
     found = [Detection(hit.kind, *plain.span(hit.start, hit.end)) for hit in _within(plain.text)]
@@ -545,11 +608,14 @@ def _all(text: str, *, is_encoded: bool) -> list[Detection]:
             start, end = whole.span(hit.start, hit.end)
             if WORDS[hit.kind] == "secret" and end - start > hit.end - hit.start:
                 found.append(Detection(hit.kind, *plain.span(start, end)))
+    return [*found, *_encoded(plain)] if has_blobs else found
+
+
+def _encoded(plain: spelling.Spelling) -> Iterator[Detection]:
+    """What is written in base 64 or in hex and has something in it."""
     for start, end, said in spelling.blobs(plain.text):
         if hits := _hidden(said):
-            kind = min((hit.kind for hit in hits), key=lambda kind: RANK[WORDS[kind]])
-            found.append(Detection(kind, *plain.span(start, end)))
-    return found
+            yield Detection(_whole(said, hits).kind, *plain.span(start, end))
 
 
 def _columns(text: str) -> Iterator[Detection]:
@@ -558,15 +624,18 @@ def _columns(text: str) -> Iterator[Detection]:
     at = 0
     if ("pass" in text or "Pass" in text) and (found := TABLE_HEAD.search(text)):
         at = text.rfind("\n", 0, found.start() + 1) + 1
-    head, _, rest = text[at:].partition("\n")
+    stop = text.find("\n", at, at + LONGEST_HEAD + 1)
+    head = text[at : max(stop, at)]
     divider = next((mark for mark in ("\t", ";", "|", ",") if mark in head), None)
-    if divider is None or not rest or len(head) > LONGEST_HEAD:
+    if divider is None or stop + 1 == len(text):
         return
     heads = [cell.strip(" \"'\r") for cell in head.split(divider)]
     kinds = list(map(_means, heads)) if at == 0 or all(map(HEAD_CELL.fullmatch, heads[1:])) else []
-    at += len(head) + 1
-    for line in rest.split("\n") if any(kinds) else ():
-        cells, start = line.split(divider), at
+    while any(kinds) and stop < len(text):
+        at = start = stop + 1
+        stop = text.find("\n", at)
+        stop = stop if stop >= 0 else len(text)
+        cells = text[at:stop].split(divider, len(kinds))
         more = max(0, len(kinds) - len(cells))  # words before the head
         for kind, cell in zip(kinds[more:], cells, strict=False):
             value = cell.strip(" \"'\r")
@@ -577,7 +646,6 @@ def _columns(text: str) -> Iterator[Detection]:
                 begin = start + cell.index(value)
                 yield Detection(kind, begin, begin + len(value))
             start += len(cell) + len(divider)
-        at += len(line) + 1
 
 
 def _hidden(text: str) -> list[Detection]:

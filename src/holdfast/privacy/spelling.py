@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from binascii import Error
+from codecs import utf_8_decode
 from collections.abc import Iterable, Iterator, Sequence
 from html import unescape
 from typing import NamedTuple
@@ -40,7 +41,7 @@ _TEXT_64 = r"[I-Za-f][C-HS-Xi-nyz0-3][ABEFIJMNQRUVYZcdghklopstwx014589]"  # how 
 BASE64 = re.compile(
     rf"{_TEXT_64}(?<![A-Za-z0-9+_-]...){_64}{_TEXT_64}{_64}{_64}{{4,}}+(?:\r?\n{_64}{{4,}}+)*={{0,2}}(?![A-Za-z0-9])"
 )
-HEX = re.compile(r"[2-7](?<![0-9A-Za-z].)[0-9A-Fa-f](?:[2-7][0-9A-Fa-f]){7,}(?![0-9A-Za-z])")
+HEX = re.compile(r"[2-7](?<![0-9A-Za-z].)[0-9A-Fa-f](?:[2-7][0-9A-Fa-f]){7,}+(?![0-9A-Za-z])")
 LOOKALIKES = str.maketrans(
     "аеорсухіјѕԁһӏԛԝвкмнтАВЕКМНОРСТУХІЈЅοαενρτυιικΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
     "aeopcyxijsdhlqwbkmhtABEKMHOPCTYXIJSoaevptuiikABEZHIKMNOPTYX",
@@ -54,6 +55,8 @@ DIVIDED = re.compile(
     r"(?:\n|\\|[\"'])(?<=[\w-]{6}[\n\\\"'])(?:(?<=\n)|(?<=\\)\r?\n"
     r"|(?<=[\"'])\s{0,4}[+.]?\s{1,16}[\"'])[ \t]{0,8}(?=[A-Za-z0-9_-]{6})"
 )
+LONGEST_PART, BOTH_PARTS = 2**16, 2**13  # letters of a long blob that are read at once, and those that are read twice
+CONTINUED = bytes(range(0x80, 0xC0))  # bytes that do not begin a letter
 MOST_ROUNDS = 3  # an escape may be escaped again
 
 
@@ -68,17 +71,17 @@ class Spelling(NamedTuple):
         return self.starts[start], self.ends[end - 1]
 
 
-def _same(text: str) -> Spelling:
+def same(text: str) -> Spelling:
     return Spelling(text, range(len(text)), range(1, len(text) + 1))
 
 
 def plain(text: str) -> Spelling:
     """The text in NFKC with ASCII digits, dashes and quotes, and without invisible characters."""
     if text.isascii():
-        return _same(text)
+        return same(text)
     alike = KATAKANA_DASH.sub("-", text.translate(ALIKE)) if ODD.search(text) else text
     if is_normalized("NFKC", alike) and not INVISIBLE.search(alike):
-        return _same(alike)
+        return same(alike)
     parts, starts, ends = list[str](), list[int](), list[int]()
     for run in RUN.finditer(alike):
         at, stop = run.span()
@@ -106,7 +109,7 @@ def latin(text: str) -> str | None:
 
 def unescaped(text: str) -> Spelling | None:
     """The text with the escapes of URLs, HTML and JSON undone; None if it has none."""
-    found = _same(text)
+    found = same(text)
     for _ in range(MOST_ROUNDS):
         after = _unescaped_once(found)
         if after is None:
@@ -176,18 +179,35 @@ def _letters(escape: str) -> str | None:
 
 
 def blobs(text: str) -> Iterator[tuple[int, int, str]]:
-    """The readable texts in base 64 and in hex: where each starts and ends, and what it says."""
+    """The readable texts in base 64 and in hex: where each starts and ends, and what it says; what is long is read part
+    by part."""
     for match in BASE64.finditer(text):
-        letters = "".join(match.group().split()).rstrip("=").replace("-", "+").replace("_", "/")
-        if (said := _read(letters)) is not None:
-            yield *match.span(), said
+        is_part = match.end() - match.start() > LONGEST_PART
+        for letters in _parts(text, *match.span()):
+            said = _read(letters.rstrip("=").replace("-", "+").replace("_", "/"), is_part=is_part)
+            if said is not None:
+                yield *match.span(), said
     for match in HEX.finditer(text):
-        yield *match.span(), bytes.fromhex(match.group()).decode("ascii", "replace")
+        for letters in _parts(text, *match.span()):
+            yield *match.span(), bytes.fromhex(letters).decode("ascii", "replace")
 
 
-def _read(letters: str) -> str | None:
+def _parts(text: str, start: int, end: int) -> Iterator[str]:
+    """The letters without line breaks, so many at once that they make whole bytes; each part begins with the end of the
+    one before."""
+    letters = ""
+    for at in range(start, end, LONGEST_PART):
+        letters += "".join(text[at : min(at + LONGEST_PART, end)].split())
+        whole = len(letters) - len(letters) % 4 if at + LONGEST_PART < end else len(letters)
+        yield letters[:whole]
+        letters = letters[max(whole - BOTH_PARTS, 0) :]
+
+
+def _read(letters: str, *, is_part: bool) -> str | None:
+    """What base 64 says, if it is text; at the ends of a part there may be letters that it has not the whole of."""
     try:
-        said = b64decode(letters[: len(letters) - (len(letters) % 4 == 1)] + "=" * (-len(letters) % 4)).decode()
+        raw = b64decode(letters[: len(letters) - (len(letters) % 4 == 1)] + "=" * (-len(letters) % 4))
+        said = utf_8_decode(raw.lstrip(CONTINUED), "strict", False)[0] if is_part else raw.decode()
     except (Error, ValueError):
         return None
     is_text = all(letter.isprintable() or letter in "\n\r\t" for letter in said)

@@ -15,7 +15,7 @@ from holdfast.contracts.budget import BudgetChange, BudgetEvent, BudgetEventKind
 from holdfast.contracts.rollout import Attempt, AttemptState
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
-from holdfast.store.queue import ATTEMPT_TURN, fenced_insert, stale
+from holdfast.store.queue import ATTEMPT_TURN, into_attempt, stale
 from holdfast.store.runs import Runs
 from holdfast.store.sql import AT_MOST, Transaction, given, plain_text, to_json
 from holdfast.store.writer import WriteFuture
@@ -26,12 +26,12 @@ _columns = [column for column in _b if column.name != schema.CHECKSUM]
 FIXED = ("attempt", "tier", "assessment", "ceiling", "cap", "created_at", schema.CHECKSUM)
 
 
-_kept = fenced_insert(schema.budgets)
+_kept = into_attempt(schema.budgets)
 SAVE = _kept.on_conflict_do_update(
     index_elements=["attempt"],
     set_={column.name: _kept.excluded[column.name] for column in _b if column.name not in FIXED},
 )
-ADD = fenced_insert(schema.budget_events)
+ADD = into_attempt(schema.budget_events)
 KEPT = select(*_columns).where(_b.attempt == bindparam("token"))
 _source_all = schema.budgets.join(schema.attempts, _a.key == _b.attempt).join(schema.rollouts, _r.key == _a.rollout)
 _source = _source_all.join(schema.runs, _u.key == _r.run)
@@ -125,8 +125,7 @@ class Budgets:
             kept = None if row is None else rows.budget(row, attempt.id)
             if kept is not None and not _follows(kept, change):
                 new = onto(kept, change)
-            if tx.run(SAVE, _params(new.budget) | fence).rowcount != 1:
-                raise stale(tx, attempt, now)
+            tx.run(SAVE, _params(new.budget) | fence)
             for event in new.events:
                 tx.run(ADD, _event_params(event) | fence)
 

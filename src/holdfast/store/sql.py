@@ -44,6 +44,7 @@ _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",",
 _encode_ascii = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 _encode_sorted = json.JSONEncoder(allow_nan=False, separators=(",", ":"), sort_keys=True).encode
 _UNFIT = re.compile("[\x00\ud800-\udfff]")
+LONG_ROW = 2**16  # characters
 from_json = json.loads
 AT_MOST: BindParameter[int] = bindparam("most")  # of a page
 
@@ -110,7 +111,14 @@ def checksum(*values: Any) -> int:
         value if isinstance(value, str) else "\0" if value is None else repr(float(value)) if value == value else "nan"
         for value in values
     ]
-    return zlib.crc32("\x1f".join(parts).encode("utf-8", "surrogatepass"))
+    if sum(map(len, parts)) <= LONG_ROW:
+        return zlib.crc32("\x1f".join(parts).encode("utf-8", "surrogatepass"))
+    total = 0
+    for place, part in enumerate(parts):  # of megabytes: no copy of all of it
+        total = zlib.crc32(b"\x1f" if place else b"", total)
+        for at in range(0, len(part), LONG_ROW):
+            total = zlib.crc32(part[at : at + LONG_ROW].encode("utf-8", "surrogatepass"), total)
+    return total
 
 
 def sum_of(table: Table, values: Mapping[str, Any]) -> Any:

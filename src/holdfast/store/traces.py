@@ -24,7 +24,7 @@ from holdfast.contracts.shapes import Unfit, shape
 from holdfast.contracts.trace import ModelCall, Span, SpanEvent, SpanKind, ToolCall
 from holdfast.store import ledger, notifications, queue, rows, schema
 from holdfast.store.db import Db
-from holdfast.store.queue import ATTEMPT_TURN, FENCE, fenced_insert, stale
+from holdfast.store.queue import ATTEMPT_TURN, FENCE, into_attempt, stale
 from holdfast.store.runs import Runs
 from holdfast.store.sql import AT_MOST, Transaction, changing, from_json, given, into, plain_text, to_json
 from holdfast.store.views import Views
@@ -33,10 +33,10 @@ from holdfast.store.writer import WriteFuture
 KIND = "reward"  # of the ledger's entry
 _r, _a, _s, _g = schema.rollouts.c, schema.attempts.c, schema.spans.c, schema.signals.c
 _seq: Any = bindparam("seq")
-ADD_SPAN = fenced_insert(schema.spans)
-ADD_SIGNAL = fenced_insert(schema.signals)
+ADD_SPAN = into_attempt(schema.spans)
+ADD_SIGNAL = into_attempt(schema.signals)
 _free = select(func.coalesce(func.max(_s.seq) + 1, _seq)).where(_s.attempt == bindparam("token"), _s.seq >= _seq)
-OPEN_SPAN = fenced_insert(schema.spans, seq=_free.scalar_subquery()).returning(_s.seq)
+OPEN_SPAN = into_attempt(schema.spans, seq=_free.scalar_subquery()).returning(_s.seq)
 AMEND_SPAN = (
     update(schema.spans)
     .where(
@@ -88,11 +88,10 @@ class Traces:
         params = _span_params(span, attempt, now, is_json=is_json)
 
         def operation(tx: Transaction) -> int:
-            if not tx.is_sqlite:  # which has one writer at a time
-                tx.one(ATTEMPT_TURN, params)
-            row = tx.one(OPEN_SPAN, params)
-            if row is None:
+            if tx.one(ATTEMPT_TURN, params) is None:
                 raise stale(tx, attempt, now)
+            row = tx.one(OPEN_SPAN, params)
+            assert row is not None
             seq: int = row[0]
             return seq
 
@@ -138,8 +137,9 @@ class Traces:
 
     def _insert(self, statement: Any, attempt: Attempt, params: list[dict[str, Any]], now: float) -> WriteFuture[None]:
         def operation(tx: Transaction) -> None:
-            if params and tx.many(statement, params) != len(params):
+            if params and tx.one(ATTEMPT_TURN, params[0]) is None:
                 raise stale(tx, attempt, now)
+            tx.many(statement, params)
 
         return self._db.write(operation)
 
