@@ -122,7 +122,8 @@ def test_a_row_hears_the_same_bits_wherever_its_numbers_lie_in_memory(heads: int
     source = {
         "qkv": floats(rows, 3 * width), "cos": floats(128, head // 2), "sin": floats(128, head // 2),
         "keys": floats(rows, heads, 2, head, cpu.TILE), "values": floats(rows, heads, 2, head, cpu.TILE),
-        "heard": floats(rows, width), "scores": floats(128), "powers": floats(128), "q": floats(head), "k": floats(head),
+        "heard": floats(rows, width), "scores": floats(128), "powers": floats(128),
+        "q": floats(head), "k": floats(head),
     }  # fmt: skip
     nobody = np.arange(rows), np.array([13, 14, 15, 16, 33, 63, 64, 100]), np.arange(rows), np.zeros(rows, np.int64)
     memory = np.zeros(sum(array.nbytes for array in source.values()) + 2**16, np.uint8)
