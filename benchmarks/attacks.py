@@ -43,6 +43,7 @@ MEANINGS = {
     "escapes_mb": "8 MiB of escapes as a span",
     "wide_mb": "8 MiB of one text with an emoji in it, so that each letter takes four bytes; not in the worst",
     "bodies_mb": "200 strangers, each with a body of 8 MiB",
+    "at_once_mb": "200 bodies of spans of 16 MiB that all come and do not end",
     "burst_mb": "1,000 bodies of 240 kB that come while the server stands still",
     "room_heads_mb": "400 connections to the control room, each with 60 KiB of a head",
     "room_logins_mb": "1,000 logins at the control room that do not end, 64 kB each",
@@ -140,6 +141,7 @@ def attacks(scale: int) -> dict[str, Callable[[Attacker], Any]]:
     little = b'{"resourceSpans":[' + b"{}," * (32 * 2**20 // 3 - 20) + b"{}]}"
     chunked = b"POST /v1/traces HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-A: "
     plain = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8388608\r\n\r\n"
+    unfinished = SPANS + b"Content-Type: application/json\r\nContent-Length: 16777216\r\n\r\n"
     login = (
         b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 8388608\r\n\r\n"
     )
@@ -161,6 +163,7 @@ def attacks(scale: int) -> dict[str, Callable[[Attacker], Any]]:
         "keys": lambda by: by.says("sk-ant-\n"),
         "escapes": lambda by: by.says("%41%42%43 "),
         "wide": lambda by: by.says("lorem ipsum ", "\U0001f600"),
+        "at_once": lambda by: [by.send(unfinished, *[PIECE] * 255, answered=False) for _ in range(200 // scale)],
         "bodies": lambda by: [by.send(plain, *[PIECE] * 64) for _ in range(200 // scale)],
         "burst": lambda by: by.burst(plain, PIECE * 4, 1000),
         "room_heads": heads,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import socket
 import time
+from contextlib import ExitStack, suppress
+from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -11,6 +14,8 @@ from starlette.applications import Starlette
 
 from holdfast.collect.otlp import wire
 from holdfast.collect.otlp.take import SpanReceiver, routes
+from holdfast.collect.proxy.app import app
+from holdfast.collect.proxy.upstream import Upstream
 from holdfast.contracts.errors import BadInput
 from holdfast.store.store import Store
 from tests.collect.proxy.far import served
@@ -71,3 +76,45 @@ def test_31_kb_of_gzip_are_refused_while_they_are_unpacked(file_store: Store) ->
         answer = requests.post(f"{at}/v1/traces", packed, headers=how, timeout=60)
         assert answer.status_code == 413 and "packed more than" in answer.text
     assert resident_mb() - rest < MOST_MB
+
+
+def proxy(store: Store) -> Starlette:
+    return app(store, [Upstream("http://127.0.0.1:9")], routes=routes(SpanReceiver(store, clock=time.time)))
+
+
+def test_many_large_bodies_at_once_are_given_up_and_a_small_one_is_taken(file_store: Store) -> None:
+    """They are read before their turn, lest a slow one keep others waiting: 20 of 16 MiB took 320 MB."""
+    small = wire.OtelSpan(trace_id="a" * 32, span_id="b" * 16, name="s", started_ns=1, ended_ns=2)
+    head = b"POST /v1/traces HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n"
+    head %= wire.JSON.encode(), 2 * SIZE
+    said = b"a" * (2 * SIZE - 1)
+    with ExitStack() as held:
+        at = held.enter_context(served(lambda: proxy(file_store)))
+        place, rest, heard = (urlsplit(at).hostname, urlsplit(at).port), resident_mb(), []
+        for _ in range(20):
+            peer = held.enter_context(socket.create_connection(place, timeout=20))
+            peer.sendall(head)
+            with suppress(OSError):  # it has been given up
+                peer.sendall(said)
+            heard.append(peer)
+        how = {"Content-Type": wire.JSON}
+        answer = requests.post(f"{at}/v1/traces", wire.written([small], wire.JSON), headers=how, timeout=20)
+        assert answer.status_code == 200
+        assert resident_mb() - rest < 2 * MOST_MB  # both ends are in this process; a server alone takes 38
+        heard[0].sendall(b"a")
+        assert b" 503 " in heard[0].recv(64)
+
+
+def test_a_client_that_leaves_amid_its_body_leaves_no_traceback(
+    file_store: Store, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Sixty lines for each: whoever has a token could fill a disk with them."""
+    head = f"POST /v1/traces HTTP/1.1\r\nHost: localhost\r\nContent-Type: {wire.JSON}\r\nContent-Length: 9\r\n\r\nabc"
+    with served(lambda: proxy(file_store)) as at:
+        for _ in range(3):
+            with socket.create_connection((urlsplit(at).hostname, urlsplit(at).port), timeout=20) as peer:
+                peer.sendall(head.encode())
+                time.sleep(0.1)
+        assert requests.get(f"{at}/training/proxy/health", timeout=20).status_code == 200
+        time.sleep(0.2)
+    assert "Traceback" not in capfd.readouterr().err

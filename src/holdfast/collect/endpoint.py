@@ -14,8 +14,8 @@ import secrets
 import socket
 import time
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -96,7 +96,7 @@ def app(
     read = read_passing if is_passed_on else read_request
     reader = RequestReader(name=name, token=token, largest=largest, wait_s=wait_s, read=read)
     model = _ServedModel(complete, name, reader, choose_version, feedback, token_bytes, clock)
-    handlers: Any = {HTTPException: _refused, ClientDisconnect: _left, HoldfastError: _failed, Exception: _failed}
+    handlers: Any = {HTTPException: _refused, ClientDisconnect: left, HoldfastError: _failed, Exception: _failed}
     routes = described(f"holdfast: {name}", SAYS, model.routes(), reader.admit, has_token=token is not None)
     application = Starlette(routes=routes, exception_handlers=handlers)
     application.router.redirect_slashes = False  # a redirect would go wherever Host says
@@ -228,6 +228,7 @@ class RequestReader:
         *,
         takes_gzip: bool = False,
         is_admitted: bool = False,
+        into: BytesIO | None = None,
     ) -> bytes:
         """The body of an admitted request of one of these media types, as it came; `unpack` undoes its gzip."""
         if not is_admitted:
@@ -236,16 +237,16 @@ class RequestReader:
             raise HTTPException(415, f"Content-Type must be {' or '.join(media_types)}")
         if takes_gzip and (encoding := encoding_of(http_request)) not in ("identity", "gzip"):
             raise HTTPException(415, f"Content-Encoding {encoding} is unknown; send gzip, or plain")
-        return await read_body(http_request, largest=self._largest, wait_s=self._wait_s)
+        return await read_body(http_request, largest=self._largest, wait_s=self._wait_s, into=into)
 
     def unpack(self, http_request: HttpRequest, body: bytes) -> bytes:
         """The body of a request that may be packed. It takes a while: call it in a thread."""
         return unpacked(body, self._largest) if encoding_of(http_request) == "gzip" else body
 
 
-async def read_body(http_request: HttpRequest, *, largest: int, wait_s: float) -> bytes:
+async def read_body(http_request: HttpRequest, *, largest: int, wait_s: float, into: BytesIO | None = None) -> bytes:
     """The body of a request, within the limits of size and time."""
-    body = BytesIO()  # gives its bytes without another copy of them
+    body = BytesIO() if into is None else into  # gives its bytes without another copy of them
     try:
         async with asyncio.timeout(wait_s):
             async for part in http_request.stream():
@@ -256,6 +257,62 @@ async def read_body(http_request: HttpRequest, *, largest: int, wait_s: float) -
         late = f"the request did not come within {wait_s:g} s; send it again"
         raise HTTPException(408, late, {"Connection": "close"}) from None
     return body.getvalue()
+
+
+class WaitingBodies:
+    """Bodies that are being read, or wait for their turn: when they are too much together, the largest is given up.
+
+    So none that sends much, or slowly, keeps others from sending little."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._bodies = most, list[WaitingBody]()
+
+    @contextmanager
+    def another(self) -> Iterator[WaitingBody]:
+        body = WaitingBody(self._fit)
+        self._bodies.append(body)
+        try:
+            yield body
+        finally:
+            self._bodies.remove(body)
+
+    def _fit(self) -> None:
+        while len(sent := [body for body in self._bodies if len(body)]) > 1 and sum(map(len, sent)) > self._most:
+            max(sent, key=len).give_up()
+
+
+class WaitingBody(BytesIO):
+    def __init__(self, fit: Callable[[], None]) -> None:
+        super().__init__()
+        self._fit, self._is_given_up = fit, False
+
+    def __len__(self) -> int:
+        return self.tell()
+
+    def write(self, part: Any, /) -> int:
+        size = super().write(part)
+        self._fit()
+        self.check()
+        return size
+
+    def give_up(self) -> None:
+        self._is_given_up = True
+        self._empty()
+
+    def take(self) -> bytes:
+        """All of it; it waits no longer."""
+        self.check()
+        body = self.getvalue()
+        self._empty()
+        return body
+
+    def _empty(self) -> None:
+        self.seek(0)
+        self.truncate()
+
+    def check(self) -> None:
+        if self._is_given_up:
+            raise HTTPException(503, "too much is being sent at once; send it again", {"Retry-After": "1"})
 
 
 def unpacked(packed: bytes, largest: int) -> bytes:
@@ -522,7 +579,8 @@ async def _failed(http_request: HttpRequest, error: Exception) -> Response:
     return json_response(error_form(status_of(error), says(error), param_of(error)), status_of(error))
 
 
-async def _left(http_request: HttpRequest, error: Exception) -> Response:
+async def left(http_request: HttpRequest, error: Exception) -> Response:
+    """The client went away before its request was there: nobody is answered, and it is no fault of ours."""
     return Response(status_code=NOBODY)
 
 

@@ -28,7 +28,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from holdfast.collect.endpoint import Events
+from holdfast.collect.endpoint import Events, left
 from holdfast.collect.openapi import EVENTS, FLAG, JSON, TEXT, ApiOperation, ApiRoute, Gives, Schema, described, obj
 from holdfast.contracts.commands import LONGEST, LONGEST_WHY, Forbidden
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, NotFound, Refused
@@ -271,7 +271,6 @@ STATUSES: tuple[tuple[type[Exception], int], ...] = (
 MOST_STREAMS = 16  # of one token, a tab of a browser has one
 STREAM_S = 3600.0  # then browsers reconnect by themselves
 UNBUFFERED = {"X-Accel-Buffering": "no"}  # a proxy must pass events on at once
-LEFT = 499  # the client has disconnected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -524,7 +523,7 @@ def app(
         middleware=[Middleware(AdmissionMiddleware, authenticator=keeper, is_behind_tls=is_behind_tls)],
         exception_handlers={
             HTTPException: _refused,
-            ClientDisconnect: _left,
+            ClientDisconnect: left,
             HoldfastError: _failed,
             Exception: _failed,
         },
@@ -549,7 +548,3 @@ async def _failed(request: Request, error: Exception) -> Response:
     is_told = isinstance(error, HoldfastError) and (status < 500 or "caller" in request.scope)
     says = str(error) if is_told else f"it failed: {type(error).__name__}"
     return auth_middleware.refused(status, says)
-
-
-async def _left(request: Request, error: Exception) -> Response:
-    return Response(status_code=LEFT)

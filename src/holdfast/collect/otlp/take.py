@@ -385,7 +385,7 @@ def routes(
 ) -> list[ApiRoute]:
     """The routes, for the proxy's app; callers are admitted as there."""
     reader = endpoint.RequestReader(token=token, key=key, largest=largest, wait_s=wait_s)
-    one_at_a_time = asyncio.Lock()
+    one_at_a_time, waiting = asyncio.Lock(), endpoint.WaitingBodies(largest)
 
     async def traces(request: Request) -> Response:
         media_type = endpoint.media_type_of(request)
@@ -396,14 +396,15 @@ def routes(
                 reader.admit(request)
                 raise
             is_agent = reader.admit_to(request, whose)
-            # Before its turn: an agent that sends slowly must not keep the others waiting.
-            body = await reader.content(request, MEDIA_TYPES, takes_gzip=True, is_admitted=True)
-            async with one_at_a_time:  # what a request says takes more memory than the request
-                # A large one takes a while, and others wait for this loop.
-                body = await asyncio.to_thread(reader.unpack, request, body)
-                spans, unread = await asyncio.to_thread(wire.read, body, media_type)
-                del body
-                taken = await taker.take(spans, whose, is_agent=is_agent)
+            with waiting.another() as sent:
+                # Before its turn: an agent that sends slowly must not keep the others waiting.
+                await reader.content(request, MEDIA_TYPES, takes_gzip=True, is_admitted=True, into=sent)
+                async with one_at_a_time:  # what a request says takes more memory than the request
+                    # A large one takes a while, and others wait for this loop.
+                    body = await asyncio.to_thread(reader.unpack, request, sent.take())
+                    spans, unread = await asyncio.to_thread(wire.read, body, media_type)
+                    del body
+                    taken = await taker.take(spans, whose, is_agent=is_agent)
         except ModuleNotFoundError as error:
             raise HTTPException(415, f"{error.name} is not installed here; send {wire.JSON}") from None
         except HoldfastError as error:

@@ -199,7 +199,12 @@ def app(
     places = [*_places(proxy, dialects), *routes]
     application = Starlette(
         routes=openapi.described("holdfast proxy", SAYS, places, proxy.admit, has_token=token is not None),
-        exception_handlers={HTTPException: _refused, HoldfastError: _failed, Exception: _failed},
+        exception_handlers={
+            HTTPException: _refused,
+            ClientDisconnect: endpoint.left,
+            HoldfastError: _failed,
+            Exception: _failed,
+        },
     )
     application.router.redirect_slashes = False
     application.state.proxy = proxy
