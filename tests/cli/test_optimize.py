@@ -355,8 +355,25 @@ def test_ctrl_c_hands_back_and_the_run_can_be_taken_up_again(folder: Path, cli: 
     assert (status.succeeded, status.running, status.waiting) == (3, 0, 5)
     again = resumed(folder, cli, status.run_id)
     assert (again.code, again.json["run_id"], again.json["succeeded"]) == (0, status.run_id, 8)
+    assert "changed" not in again.err
     found = attempts_by_rollout(folder, status.run_id)
     assert sorted(found.values()) == [["released", "succeeded"]] * 2 + [["succeeded"]] * 6
+
+
+@pytest.mark.filterwarnings("default")
+def test_whoever_resumes_with_other_code_is_told_and_the_ledger_has_it(folder: Path, cli: Cli) -> None:
+    (folder / "my_words.py").write_text("WORD = 'four'\n")
+    agents = folder / "my_agents.py"
+    agents.write_text(f"import my_words\n{AGENTS}")
+    stopped_half_way(folder, signal.SIGINT)
+    run = status_in(folder).run_id
+    (folder / "my_words.py").write_text("WORD = 'vier'\n")
+    again = resumed(folder, cli, run)
+    assert again.code == 0
+    assert f"my_words.py has changed since {run} began: what is done stays as it is" in again.err
+    with open_store(folder / "store.db") as store:
+        (noted,) = [entry.body for entry in store.ledger.entries(run=run) if "resume" in entry.body]
+    assert noted["changed"] == ["my_words.py"]
 
 
 def test_sigterm_lets_running_work_finish(folder: Path, cli: Cli) -> None:

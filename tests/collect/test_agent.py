@@ -20,7 +20,7 @@ from holdfast.collect.client import Client
 from holdfast.collect.executors import LoopThread
 from holdfast.collect.questions import answer, check, exact_match, prompt_of
 from holdfast.collect.thinking import BudgetTracker
-from holdfast.contracts.agent import is_async
+from holdfast.contracts.agent import is_async, own_code
 from holdfast.contracts.budget import BudgetChange
 from holdfast.contracts.checks import KnownAnswer, KnownCase, check_reward
 from holdfast.contracts.errors import BadInput, BadRecord, Interrupted, StoreFull
@@ -597,3 +597,25 @@ def test_the_comparison_passes_the_kit_before_it_may_judge_anyone() -> None:
     (signal,) = exact_match(case.task, "4", ())
     assert (signal.name, signal.source) == ("exact_match", "rule:exact_match")
     check_reward(exact_match, [case], normalised, outcome="exact_match")
+
+
+def test_the_code_of_an_agent_is_its_file_and_what_it_imports_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "modules", {**sys.modules})
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside/words_of_mine.py").write_text("WORD = 1\n")
+    (tmp_path / "agent_of_mine.py").write_text(
+        "import json, numpy\nfrom beside import words_of_mine\ndef agent(task, ctx): return 1\n"
+        "class Made:\n    def __call__(self, task, ctx): return 1\nmade = Made()\n"
+    )
+    agent = load_agent(f"{tmp_path}/agent_of_mine.py:agent")
+    code = own_code(agent)
+    assert sorted(code) == ["agent_of_mine.py", "beside/words_of_mine.py"]
+    assert own_code(load_agent(f"{tmp_path}/agent_of_mine.py:made")) == code
+    (tmp_path / "beside/words_of_mine.py").write_text("WORD = 2\n")
+    assert {name for name in code if own_code(agent)[name] != code[name]} == {"beside/words_of_mine.py"}
+    (tmp_path / "beside/words_of_mine.py").unlink()
+    assert sorted(own_code(agent)) == ["agent_of_mine.py"]
+    assert own_code(answer) == own_code(print) == {}

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 import tracemalloc
 from base64 import b64encode, encodebytes
+from dataclasses import replace
+from random import Random
+from string import ascii_letters, digits
 
 import pytest
 
@@ -55,7 +59,7 @@ def test_a_secret_that_goes_on_in_the_next_part_of_a_message_is_kept_in_neither(
 
 
 HOSTILE = {  # and the megabytes that half a million letters of it may take; once it was 22 to 79
-    "names": ("John ", 30),
+    "names": ("John ", 40),
     "addresses": ("ann@firm.de ", 15),
     "divided keys": ("sk-ant-\n", 15),
     "escapes": ("%41%42%43 ", 15),
@@ -108,14 +112,98 @@ def test_the_last_row_of_a_long_table_is_read_by_its_head() -> None:
     assert "correcthorse" not in kept and "last," in kept
 
 
+MANY = "".join(f"a{n}@b{n % 97}.de\n" for n in range(MOST_FOUND + 10_000))
+
+
 def test_a_text_with_more_to_replace_than_can_be_held_is_replaced_as_a_whole() -> None:
-    text = "".join(f"a{n}@b{n % 97}.de\n" for n in range(MOST_FOUND + 10_000))
+    kept = Scrub(b"k" * 32).text(MANY)
+    assert PSEUDONYM.fullmatch(kept)
+    assert Scrub(b"k" * 32).text(MANY) == kept != Scrub(b"k" * 32).text(MANY + "a")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"see <name:00000000> here\n{MANY}correcthorse77",  # a pseudonym, and what another message gives away
+        "user,password\n" + "".join(f"u{n},horse{n}word\n" for n in range(MOST_FOUND + 1000)),
+        " ".join(b64encode(f"u{n:05d}:horse{n}word".encode()).decode() for n in range(MOST_FOUND + 1000)),
+        "sk-ant-api03-" + "-correcthorse77" * (MOST_FOUND + 1000) + "\nlater correcthorse77 was said",
+    ],
+    ids=["addresses", "table", "blobs", "one token"],
+)
+def test_with_too_much_in_one_text_no_other_text_of_the_call_keeps_a_mention(text: str) -> None:
+    said = ["My password is correcthorse77.", text, "Bob said horse40100word to me"]
+    messages = tuple({"role": "user", "content": one} for one in said)
+    call = ModelCall(model="m", messages=messages, response={"role": "assistant", "content": "horse40100word"})
+    call = replace(call, prompt_ids=tuple(text[:9].encode()), completion_ids=(97,), logprobs=(-1.0,))
+    kept = Scrub(b"k" * 32, token_bytes=lambda token: bytes([token])).call(call)
+    assert [PSEUDONYM.fullmatch(str(message["content"])) is not None for message in kept.messages] == [True] * 3
+    assert "horse" not in str(kept.response) and [message["role"] for message in kept.messages] == ["user"] * 3
+    assert kept.prompt_ids is None and kept.completion_ids is None
+
+
+def test_many_texts_that_are_too_much_together_are_replaced_as_a_whole() -> None:
+    lines = MANY.splitlines()
+    kept = Scrub(b"k" * 32).value([" ".join(lines[n::10]) for n in range(10)])
+    assert all(map(PSEUDONYM.fullmatch, kept))
+
+
+LONG = "nothing to see here and so on " * 6000
+
+
+@pytest.mark.parametrize("said", ["emVkQG\u200bxhc3RtYWlsLm9yZw==", "7a65644\u200b06c6173746d61696c2e6f7267"])
+def test_blobs_in_another_spelling_are_found_in_a_long_text(said: str) -> None:
+    assert Scrub(b"k" * 32).text(f"{LONG}look {said} end").endswith("> end")
+
+
+@pytest.mark.parametrize("head", ["user，password", "user,pass\u00adword", "hello\n" * 30_000 + "user,password"])
+def test_every_row_of_a_long_table_is_read_whatever_its_spelling(head: str) -> None:
+    divider = "，" if "，" in head else ","
+    rows = "".join(f"u{n}{divider}pw{n}word{n % 7}x\n" for n in range(12_000))
+    assert Scrub(b"k" * 32).text(f"{head}\n{rows}").count("word") <= 1  # in the head
+
+
+@pytest.mark.parametrize("lines", [500, 1200])
+def test_a_private_key_that_is_longer_than_an_overlap_is_replaced_whole(lines: int) -> None:
+    draw, letters = Random(1), ascii_letters + digits + "+/"
+    key = ["".join(draw.choice(letters) for _ in range(64)) for _ in range(lines)]
+    block = "\n".join(["-----BEGIN PGP PRIVATE KEY BLOCK-----", "", *key, "-----END PGP PRIVATE KEY BLOCK-----"])
+    kept = Scrub(b"k" * 32).text(f"{LONG[: LONGEST_PIECE - len(block) // 2]}\n{block}\n{LONG}")
+    assert not [line for line in key if line in kept]
+
+
+def test_what_is_beside_a_hit_at_a_border_stays() -> None:
+    mail = "ann.lee@corp-mail.net"
+    before = "a=b&" * ((LONGEST_PIECE - len(mail)) // 4)
+    text = before + "x" * (LONGEST_PIECE - len(mail) - 1 - len(before)) + f"={mail}&" + "c=d&" * 50_000
     kept = Scrub(b"k" * 32).text(text)
-    assert PSEUDONYM.fullmatch(kept) and kept.startswith("<email:")
-    assert Scrub(b"k" * 32).text(text) == kept != Scrub(b"k" * 32).text(text + "a")
+    assert PSEUDONYM.sub(mail, kept) == text and kept != text
+    scrubbed = ("a=b&" * (LONGEST_PIECE // 4))[:-19] + "password=<secret:0123abcd>&" + "c=d&" * 50_000
+    assert Scrub(b"k" * 32).text(scrubbed) == scrubbed
+
+
+def test_literals_that_begin_alike_for_long_do_not_fill_the_memory() -> None:
+    begins = [f"sk-ant-api{n:03d}-" + "-".join("abcdefgh1234" * 20) for n in range(300)]
+    said = [f"{begin}-{end}{n}" for n, begin in enumerate(begins) for end in ("x9y8z7", "q6r5s4")]
+    tracemalloc.start()
+    try:
+        kept = Scrub(b"k" * 32).text("\n".join(said))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 40e6 and "abcdefgh" not in kept
 
 
 def test_json_of_very_many_values_is_searched_as_text() -> None:
     text = "[" + "[]," * MOST_JSON + f'{{"content": "my key is {SECRETS[1]}"}}]'
     kept = Scrub(b"k" * 32).text(text)
     assert SECRETS[1] not in kept and kept.count("<secret:") == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("api_key", "correcthorse"), ("mot_de_passe", "correcthorse"), ("lastName", "Quux"), ("iban", "12345678901")],
+)
+def test_keys_count_in_json_of_very_many_values_too(key: str, value: str) -> None:
+    kept = Scrub(b"k" * 32).text(json.dumps([{key: value}, [0] * (MOST_JSON + 1)]))
+    assert value not in kept and kept.endswith("0]]")

@@ -5,11 +5,15 @@ One store's transaction is held open, done but not committed, while another stor
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from holdfast.contracts.errors import IllegalMove, StaleLease
-from holdfast.contracts.rollout import AttemptState, RolloutState, Task
+from holdfast.contracts.rollout import Attempt, AttemptState, RolloutState, Task
 from holdfast.contracts.run import DesiredState, RunState
+from holdfast.store.store import Store, open_store
 from tests.store.conftest import Race
 from tests.store.scene import LEASE_S, Scene, begin, problems, span
 
@@ -164,3 +168,24 @@ def test_claims_at_once_take_different_rollouts(scene: Scene, race: Race) -> Non
     assert [claims[0].rollout.name for claims in (first.result(), second.result())] == ["a", "b"]
     scene.store.traces.add(second.result()[0].attempt, [span()], now=scene.clock.now).result()
     assert problems(scene.store) == []
+
+
+def test_two_writers_of_spans_of_the_same_attempts_do_not_lock_each_other(scene: Scene) -> None:
+    """Their transactions hold several writes, in any order: whoever locked an attempt for a span met deadlocks, of a
+    second each."""
+    scene.enqueue("a", "b", "c", "d")
+    held = [scene.claim().attempt for _ in range(4)]
+
+    def work(store: Store, order: list[Attempt], first: int) -> None:
+        for number in range(40):
+            added = [store.traces.add(attempt, [span(first + number)], now=scene.clock.now) for attempt in order]
+            for write in added:
+                write.result()
+
+    with open_store(scene.store.url) as other, ThreadPoolExecutor(2) as both:
+        began = time.monotonic()
+        ways = (scene.store, held, 1), (other, held[::-1], 1001)
+        for done in [both.submit(work, *way) for way in ways]:
+            done.result()
+    assert time.monotonic() - began < 10
+    assert [len(scene.store.traces.spans(attempt.token)) for attempt in held] == [80] * 4

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -268,6 +269,14 @@ def _learnt(told: Mapping[str, Any]) -> dict[str, str]:
     return rows
 
 
+def _show_warning(message: Warning | str, category: type[Warning], filename: str, *rest: Any, **how: Any) -> None:
+    """Ours without the line of source that gave it."""
+    is_ours = Path(filename).is_relative_to(Path(__file__).parents[1])
+    lines = folded(f"holdfast: {message}", hanging="  ")
+    told = "\n".join(lines) if is_ours else warnings.formatwarning(message, category, filename, *rest[:1]).rstrip()
+    print(told, file=sys.stderr, flush=True)
+
+
 def drive(store: Store, spec: RunSpec, resume: str | None) -> tuple[Status, Path, int]:
     """Run the program to its end: how it ended, where its status lies, and the exit code."""
     path = store.folder / "status.json"
@@ -302,7 +311,8 @@ def drive(store: Store, spec: RunSpec, resume: str | None) -> tuple[Status, Path
             )
         return status, caught.exit_code
 
-    with Progress() as progress, stdout_kept_clean():
+    with Progress() as progress, stdout_kept_clean(), warnings.catch_warnings():
+        warnings.showwarning = _show_warning
         status, signalled = asyncio.run(main())
     codes = {RunState.COMPLETED: 0, RunState.FAILED: 3, RunState.TIMED_OUT: 4, RunState.CANCELLED: signalled or 130}
     return status, shown, codes[status.run_state]

@@ -12,8 +12,9 @@ import importlib
 import inspect
 import json
 import sys
+import sysconfig
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from copy import deepcopy
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -23,6 +24,8 @@ from typing import Any, Protocol
 from holdfast.contracts.checks import require
 from holdfast.contracts.errors import BadInput, BadRecord, error_line
 from holdfast.contracts.shapes import Unfit, shape
+
+MOST_FILES = 100  # of a user's code whose hashes are kept with a run
 
 
 def load_named(reference: str, what: str) -> Any:
@@ -88,6 +91,35 @@ def _from_file(file: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def own_code(agent: Any) -> dict[str, str]:
+    """Hashes of the files of the user's code: the agent's own, and what was imported from its folder or below it.
+
+    Empty where the agent came with a package."""
+    module = sys.modules.get(getattr(agent, "__module__", None) or type(agent).__module__)
+    file = getattr(module, "__file__", None)
+    if file is None or _is_packaged(Path(file)):
+        return {}
+    folder = Path(file).parent
+    loaded = {name: Path(path) for name, one in list(sys.modules.items()) if (path := getattr(one, "__file__", None))}
+    mine = {
+        path.name if name == "__main__" else f"{name.replace('.', '/')}.py": path
+        for name, path in loaded.items()
+        if path.suffix == ".py" and path.is_relative_to(folder) and not _is_packaged(path)
+    }
+    found = {}
+    for name in sorted(mine)[:MOST_FILES]:
+        with suppress(OSError):
+            found[name] = hashlib.sha256(mine[name].read_bytes()).hexdigest()[:16]
+    return found
+
+
+def _is_packaged(file: Path) -> bool:
+    """Whether it is Python's, ours or of an installed package."""
+    homes = [str(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib")]
+    homes.append(str(Path(__file__).parents[1]))
+    return "site-packages" in file.parts or any(file.is_relative_to(home) for home in homes)
 
 
 class Agent(Protocol):

@@ -196,6 +196,9 @@ def _ran(entry: LedgerEntry) -> str:
     body, run = entry.body, entry.run or "a run"
     if "begin" in body:
         return f"{run} began: {body['begin']}, {_one_line(body.get('model_ref') or 'no model')}"
+    if "resume" in body:
+        changed = f"; {_one_line(', '.join(body['changed']))} changed since it began" if body.get("changed") else ""
+        return f"{run} was taken up again, it was {body['resume']}{changed}"
     error = f": {_one_line(body['error'])}" if body.get("error") else ""
     return f"{run} {body['end']}{error}" if "end" in body else ""
 

@@ -12,6 +12,7 @@ import hashlib
 import inspect
 import json
 import threading
+import warnings
 from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -22,6 +23,7 @@ from typing import Any, TypeVar, cast, get_type_hints
 from holdfast.collect.allocation import FROM_OUTCOMES, fit
 from holdfast.collect.executors import Slot
 from holdfast.collect.pool import Pool, PoolStats, PoolTiming
+from holdfast.contracts.agent import own_code
 from holdfast.contracts.errors import (
     BadInput,
     HoldfastError,
@@ -344,8 +346,21 @@ async def _begun(store: Store, spec: RunSpec, resume: str | None, *, clock: Cloc
         known = store.steps.get(resume, BEGIN)
         if known is not None:
             _refuse_other(known, _name_of(begin), _digest([_identity(spec)]))
-        silent_s, by = spec.timing.lease_s, this_process()
-        resumed = await store.runs.resume(resume, who=who, now=clock(), silent_s=silent_s, process=by, is_gone=is_gone)
+        changed = _changed(known, spec)
+        resumed = await store.runs.resume(
+            resume,
+            who=who,
+            now=clock(),
+            silent_s=spec.timing.lease_s,
+            process=this_process(),
+            is_gone=is_gone,
+            changed=changed,
+        )
+        if changed:
+            told = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more files" if len(changed) > 5 else "")
+            has = "has" if len(changed) == 1 else "have"
+            what = f"{told} {has} changed since {resumed.id} began: what is done stays as it is, the rest is done by"
+            warnings.warn(f"{what} the new code. Start anew where both must not be mixed.", stacklevel=1)
         while await store.queue.requeue_dead(
             resumed.id, now=clock()
         ):  # what faults ended: whoever resumes has mended them
@@ -416,7 +431,8 @@ async def _work_through(run: DurableRun, control: Control) -> tuple[RunState, st
 
 async def _program(run: DurableRun) -> None:
     try:
-        await run.step(BEGIN, partial(begin, run.spec.runtime.tools), _identity(run.spec))
+        code = await asyncio.to_thread(own_code, run.spec.runtime.agent)
+        await run.step(BEGIN, partial(begin, run.spec.runtime.tools, code), _identity(run.spec))
         await run.spec.program(run)
     except Interrupted:  # by an order to cancel
         return
@@ -428,11 +444,19 @@ async def _program(run: DurableRun) -> None:
     run.is_over = True
 
 
-def begin(tools: Sequence[Mapping[str, Any]], spec: Mapping[str, Any]) -> dict[str, Any]:
+def begin(tools: Sequence[Mapping[str, Any]], code: Mapping[str, str], spec: Mapping[str, Any]) -> dict[str, Any]:
     """The first step: whoever resumes the run with another pipeline or other settings is refused before any work.
 
-    The tools that tasks may name are kept for those who look at how they were used."""
-    return {**spec, **({"tools": list(tools)} if tools else {})}
+    The tools that tasks may name are kept for those who look at how they were used, and hashes of the agent's code for
+    those who resume with another."""
+    return {**spec, **({"tools": list(tools)} if tools else {}), **({"code": dict(code)} if code else {})}
+
+
+def _changed(known: StepRecord | None, spec: RunSpec) -> list[str]:
+    """Files of the agent's code that are others than when the run began."""
+    before = {} if known is None else known.body.get("code", {})
+    now = own_code(spec.runtime.agent)
+    return sorted(name for name in before if now.get(name, before[name]) != before[name])
 
 
 def _identity(spec: RunSpec) -> dict[str, Any]:

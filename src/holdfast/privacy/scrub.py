@@ -22,7 +22,7 @@ from hashlib import blake2b
 from itertools import accumulate, chain, islice
 from pathlib import Path
 from threading import Lock
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import orjson
 
@@ -53,6 +53,7 @@ WORDS: Mapping[str, str] = {  # the word for each kind; of two overlapping hits 
     **dict.fromkeys(["coordinates", "told_coordinates", "called_coordinates"], "location"),
     **dict.fromkeys(people.PLACES, "address"),
     "name": "name",
+    (TOO_MANY := "too_many"): "secret",  # a text of a call with more than can be held
 }
 ENCODED = "encoded"  # the class of everything else that is written in base 64, in hex or with escapes
 CLASSES = frozenset({*WORDS.values(), ENCODED})
@@ -88,14 +89,19 @@ NAMED = frozenset({"value", "content", "default", "val", "answer", "text"})
 TABLE_HEAD = re.compile(r"[,;|\t][ \"']{0,2}(?:passw\w{2,6}|pwd)[ \"']{0,2}[,;|\t\r\n]", re.IGNORECASE)
 HAS_DIGIT, LONGEST_LABELLED = re.compile("[0-9]"), 64  # characters of a value that is read behind its key
 LEAST_NUMBER, MOST_NUMBER = 10**8, 10**4000  # smaller numbers are harmless; larger ones Python does not print
+LONGEST_LITERAL, MOST_NODES = 2**13, 100_000  # characters of what is looked for with others at once; their branches
 LEAST_SECRET = 6  # characters: shorter ones are replaced only where they were found
 MOST_KEPT = 4_000_000  # characters of remembered texts: a conversation comes again with every turn
 LONGEST_PIECE, OVERLAP, NEAR_GAP = 2**17, 2**14, 2**10  # characters that are searched at once, and of a text twice
-MOST_FOUND = 40_000  # things in one text; with more of them it is replaced as a whole
+LONGEST_KEY = 2**17  # characters by which a piece is longer that would end amid a private key
+CONTEXT = 2**8  # characters before a thing that may say what it is
+MOST_FOUND = 40_000  # things in one call; with more of them all its texts are replaced as a whole
 MOST_JSON = 100_000  # brackets and commas of a text that is read as JSON; a longer one is searched as it stands
+KEYED = re.compile(r'"([^"\\]{1,64})"\s{0,8}:\s{0,8}"((?:[^"\\]|\\.){1,4096}+)"')
+REST = re.compile(r"[\w+/=.-]*")  # of a token that goes on
 LONGEST_MARK = 2 + max(map(len, RANK)) + 1 + DIGITS
 MOST_CLEAN, MARK = 50_000, 32  # clean values that are remembered, by a hash of so many bytes
-TOKEN, GAP = re.compile(r"\w+|\W"), re.compile(r"\s")
+TOKEN = re.compile(r"\w+|\W")
 STRICTLY = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 
 
@@ -186,7 +192,7 @@ class Scrub:
                 continue
             reading = _Reading()
             _Pass(self, reading, is_chat=is_chat, has_numbers=is_chat).value(value)
-            if reading.literals:
+            if reading.has_found:
                 return False
             if mark is not None:
                 self._clean.put(mark, True)
@@ -218,10 +224,13 @@ class Scrub:
         """The scrubbed values, in two passes: what one place gives away may appear bare in another."""
         reading = _Reading()
         once = [_Pass(self, reading, is_chat=is_chat).value(value) for value in values]
-        if not reading.literals:
+        if not reading.has_found:
             return once, reading
-        again = _Pass(self, reading.closed(), is_chat=is_chat)
-        return [again.value(value) for value in values], reading
+        again, was_full = _Pass(self, reading.closed(), is_chat=is_chat), reading.is_full
+        twice = [again.value(value) for value in values]
+        if reading.is_full and not was_full:
+            twice = [again.value(value) for value in values]
+        return twice, reading
 
     def pseudonym(self, kind: str, text: str) -> str:
         word = WORDS[kind]
@@ -245,25 +254,29 @@ class Scrub:
         is_encoded = ENCODED in self._classes
         if len(text) <= LONGEST_PIECE:
             return self._wanted(_all(text, is_encoded=is_encoded))
-        found = list[Detection]()
-        for start, end in _pieces(text):
+        found, table = list[Detection](), None
+        for start, end, following in _pieces(text):
             piece = text[start:end]
-            hits = merged(piece, self._wanted(_all(piece, is_encoded=is_encoded, has_blobs=False)))
-            found += (
-                Detection(hit.kind, start + hit.start, start + hit.end if hit.end < len(piece) else _stop(text, end))
-                for hit in hits
-            )
+            hits = self._wanted(_all(piece, is_encoded=is_encoded, has_blobs=not piece.isascii()))
+            table, cells = _going_on(piece, table, is_start=start == 0)
+            for hit in merged(piece, (*hits, *self._wanted(cells))):
+                at, stop = start + hit.start, start + hit.end
+                if stop == end < len(text) and not piece[-1].isspace():  # it may be cut
+                    if at >= following + CONTEXT:
+                        continue  # all of it is in the next piece
+                    stop = _end_of(REST, text, stop)
+                found.append(Detection(hit.kind, at, stop))
             if len(found) > MOST_FOUND:
-                return [_whole(text, found)]
-        whole = _columns(text), _encoded(spelling.same(text)) if is_encoded else ()
-        found += self._wanted(islice(chain.from_iterable(whole), MOST_FOUND))
-        return found if len(found) <= MOST_FOUND else [_whole(text, found)]
+                return _too_many(text)
+        blobs = _encoded(spelling.same(text)) if is_encoded else ()
+        found += islice((hit for hit in blobs if WORDS[hit.kind] in self._classes), MOST_FOUND)
+        return found if len(found) < MOST_FOUND else _too_many(text)
 
     def _wanted(self, places: Iterable[Detection]) -> list[Detection]:
         return [place for place in places if WORDS[place.kind] in self._classes]
 
     def _ids(self, call: ModelCall, reading: _Reading) -> dict[str, Any]:
-        if self._token_bytes is None and not reading.literals:
+        if self._token_bytes is None and not reading.has_found:
             return {}
         ids = (*(call.prompt_ids or ()), *(call.completion_ids or ()))
         if not ids:
@@ -275,11 +288,14 @@ class Scrub:
         try:
             text, begins, ends = _spelled(ids, self._token_bytes)
         except (LookupError, ValueError, TypeError, OverflowError):  # tokens of another model
-            return nothing if reading.literals else {}
+            return nothing if reading.has_found else {}
         plain = _unescaped(text)
-        twice = () if plain == text else (*self._all(plain), *reading.within(plain, is_escaped=True))
-        places = merged(text, (*self._all(text), *reading.within(text, is_escaped=True), *twice))
-        if not places and not reading.literals:
+        every = [self._all(text), reading.within(text, is_escaped=True)]
+        every += [] if plain == text else [self._all(plain), reading.within(plain, is_escaped=True)]
+        if reading.is_full or any(len(places) > MOST_FOUND or is_too_many(places) for places in every):
+            return nothing
+        places = merged(text, chain.from_iterable(every))
+        if not places and not reading.has_found:
             return {}
         if not _is_spoken(call.response, text) or reading.hides_in(text, places):
             return nothing
@@ -315,12 +331,21 @@ class _Memory(Generic[K, V]):
 class _Literals:
     """Finds texts as whole words, the longest first, with a tree of tokens: there may be thousands.
 
-    A branch that only one text takes is that text."""
+    A branch that only one text takes is that text. Very long ones are few, and are looked for one by one."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._tree: dict[str, Any] = {}
+        self._long, self._nodes = list[str](), 0
         for text in texts:
-            self._add(text)
+            if len(text) > LONGEST_LITERAL:
+                self._long.append(text)
+            elif not self.is_full:
+                self._add(text)
+
+    @property
+    def is_full(self) -> bool:
+        """Not all of them are in it: too many begin alike for long."""
+        return self._nodes > MOST_NODES
 
     def _add(self, text: str) -> None:
         node, at = self._tree, 0
@@ -332,10 +357,16 @@ class _Literals:
             if isinstance(below, str):  # another text goes this way: both go on from here
                 next_token = TOKEN.match(below, at)
                 below = node[token.group()] = {next_token.group() if next_token else "": below}
+                self._nodes += 1
             node = below
         node[""] = text  # it ends here
 
     def within(self, text: str) -> Iterator[tuple[int, int]]:
+        for one in self._long:
+            at = text.find(one)
+            while at >= 0:
+                yield at, at + len(one)
+                at = text.find(one, at + len(one))
         reached = 0
         for token in TOKEN.finditer(text) if self._tree else ():
             start = token.start()
@@ -368,17 +399,25 @@ class _Reading:
 
     literals: dict[str, str] = field(default_factory=dict)  # text → kind
     tree: _Literals | None = None
+    is_full: bool = False  # there is more than can be searched for: nothing of the call is kept
+
+    @property
+    def has_found(self) -> bool:
+        return self.is_full or bool(self.literals)
 
     def note(self, text: str, kind: str) -> None:
-        self.literals.setdefault(text, kind)
+        if len(self.literals) < MOST_FOUND:
+            self.literals.setdefault(text, kind)
+        elif text not in self.literals:
+            self.is_full = True
 
     def closed(self) -> _Reading:
         self.tree = _Literals(
             text
             for text, kind in self.literals.items()
-            if len(text) <= LONGEST_PIECE
-            and (len(text) >= LEAST_SECRET if WORDS[kind] != "name" else len(text) > 2 and text[0].isupper())
+            if (len(text) >= LEAST_SECRET if WORDS[kind] != "name" else len(text) > 2 and text[0].isupper())
         )
+        self.is_full |= self.tree.is_full
         return self
 
     def within(self, text: str, *, is_escaped: bool = False) -> list[Detection]:
@@ -386,7 +425,8 @@ class _Reading:
         if is_escaped and self.literals:  # as escaped in JSON; short ones, too, since only ids are lost here
             kinds = {form: kind for text, kind in self.literals.items() for form in (text, *_escaped(text))}
             tree = _Literals(kinds)
-        spans = () if tree is None else islice(tree.within(text), MOST_FOUND + 1)
+            self.is_full |= tree.is_full
+        spans = () if tree is None else islice(tree.within(text), MOST_FOUND + 1)  # one more than can be held
         return [Detection(kinds[text[start:end]], start, end) for start, end in spans]
 
     def hides_in(self, text: str, places: Sequence[Detection]) -> bool:
@@ -428,7 +468,9 @@ class _Pass:
         if len(texts) < 2:
             return
         ends = list(accumulate(map(len, texts)))
-        for place in self._scrub.detections("".join(texts)):
+        places = self._scrub.detections("".join(texts))
+        self._reading.is_full |= is_too_many(places)
+        for place in places:
             for text, end in zip(texts, ends, strict=True):
                 start = end - len(text)
                 piece = text[max(place.start - start, 0) : max(place.end - start, 0)]
@@ -441,7 +483,7 @@ class _Pass:
         names = () if "role" in value else NAMING
         called_so = next((name for key in names if isinstance(name := value.get(key), str)), "")
         for key, item in value.items():
-            called = once = self._replaced(key)
+            called = once = self._replaced(key, is_key=True)
             while called in out:  # two spellings of one thing
                 times[once] += 1
                 called = f"{once}'{times[once] if times[once] > 1 else ''}"
@@ -450,15 +492,20 @@ class _Pass:
         return out
 
     def _text(self, text: str, key: str) -> str:
+        if self._reading.is_full:
+            return self._whole(text)
         kind = _told(key, text) if key else None
         if kind == "name":
             return re.sub(r"[^\W\d_][\w'’-]+", lambda match: self._one("name", match.group()), text)
         if kind is not None:
             return self._one(kind, text)
+        keyed = list[Detection]()
         if _looks_like_json(text) and sum(map(text.count, "[{,")) <= MOST_JSON:
             with suppress(ValueError, RecursionError):
                 return self._json(text)
-        replaced = self._replaced(text)
+        elif _looks_like_json(text):
+            keyed += islice(_keyed(text), MOST_FOUND + 1)
+        replaced = self._replaced(text, keyed)
         if key and key not in NAMED and replaced == text and len(text) <= LONGEST_LABELLED and HAS_DIGIT.search(text):
             label = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[_:]", " ", key) + ": "
             if not self._scrub.detections(label):
@@ -486,19 +533,25 @@ class _Pass:
         separators = None if re.search(r'[,:] ["\d\[{tfn-]', text) else (",", ":")
         return json.dumps(clean, ensure_ascii=text.isascii(), separators=separators)
 
-    def _replaced(self, text: str) -> str:
+    def _replaced(self, text: str, keyed: Sequence[Detection] = (), *, is_key: bool = False) -> str:
         places: Sequence[Detection] = self._scrub.detections(text)
-        if more := self._reading.within(text):
+        more = [*keyed, *self._reading.within(text)]
+        if is_too_many(places) or len(more) > MOST_FOUND:
+            self._reading.is_full = True
+        if self._reading.is_full and not is_key:
+            return self._whole(text)
+        if more:
             places = merged(text, (*places, *more))
         if not places:
             return text
-        if len(places) > MOST_FOUND:
-            places = [_whole(text, places)]
         parts, at = [], 0
         for place in places:
             parts += [text[at : place.start], self._one(place.kind, text[place.start : place.end])]
             at = place.end
         return "".join([*parts, text[at:]])
+
+    def _whole(self, text: str) -> str:
+        return self._scrub.pseudonym(TOO_MANY, text) if any(map(str.isalnum, text)) else text
 
     def _one(self, kind: str, text: str) -> str:
         self._reading.note(text, kind)
@@ -560,28 +613,44 @@ def count(scrubbed: Any) -> Counter[str]:
     return Counter(mark[1:].partition(":")[0] for mark in marks)
 
 
-def _pieces(text: str) -> Iterator[tuple[int, int]]:
-    """Where the pieces of a text start and end: between words, if there are any, and each with the end of the last."""
+def _pieces(text: str) -> Iterator[tuple[int, int, int]]:
+    """Where the pieces of a text start and end, and where the next one starts: between words, if there are any, and
+    each with the end of the last. None ends within a private key, unless it is very long."""
     start, end = 0, 0
     while end < len(text):
         end = start + LONGEST_PIECE
         end = _gap(text, end - NEAR_GAP, end) or end if end < len(text) else len(text)
-        yield start, end
-        start = _gap(text, end - OVERLAP, end - OVERLAP + NEAR_GAP) or end - OVERLAP
+        begun = text.rfind("-----BEGIN", start, end)
+        if begun >= 0 and text.find("-----END", begun, end) < 0:
+            over = text.find("-----END", end, end + LONGEST_KEY)
+            end = min(over + NEAR_GAP, len(text)) if over >= 0 else end
+        following = _gap(text, end - OVERLAP, end - OVERLAP + NEAR_GAP) or end - OVERLAP
+        yield start, end, following
+        start = following
 
 
 def _gap(text: str, start: int, end: int) -> int:
     return max(text.rfind(" ", start, end), text.rfind("\n", start, end)) + 1
 
 
-def _stop(text: str, at: int) -> int:
-    """Where what a piece's end has cut is over."""
-    gap = GAP.search(text, at)
-    return at if text[at - 1].isspace() else gap.start() if gap else len(text)
+def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
+    match = pattern.match(text, at)
+    return at if match is None else match.end()
 
 
-def _whole(text: str, found: Sequence[Detection]) -> Detection:
-    return Detection(min((hit.kind for hit in found), key=lambda kind: RANK[WORDS[kind]]), 0, len(text))
+def _too_many(text: str) -> list[Detection]:
+    return [Detection(TOO_MANY, 0, len(text))]
+
+
+def is_too_many(places: Sequence[Detection]) -> bool:
+    return len(places) == 1 and places[0].kind == TOO_MANY
+
+
+def _keyed(text: str) -> Iterator[Detection]:
+    """Values in a text of JSON that their keys give away."""
+    for match in KEYED.finditer(text):
+        if (kind := _told(match[1], match[2])) is not None:
+            yield Detection(kind, *match.span(2))
 
 
 def _all(text: str, *, is_encoded: bool, has_blobs: bool = True) -> list[Detection]:
@@ -615,23 +684,57 @@ def _encoded(plain: spelling.Spelling) -> Iterator[Detection]:
     """What is written in base 64 or in hex and has something in it."""
     for start, end, said in spelling.blobs(plain.text):
         if hits := _hidden(said):
-            yield Detection(_whole(said, hits).kind, *plain.span(start, end))
+            kind = min((hit.kind for hit in hits), key=lambda kind: RANK[WORDS[kind]])
+            yield Detection(kind, *plain.span(start, end))
+
+
+class _Table(NamedTuple):
+    """Where the rows of a table begin, what divides them, and what each column holds."""
+
+    at: int
+    divider: str
+    kinds: Sequence[str | None]
+
+    def in_next(self, text: str) -> _Table:
+        """As it goes on in the next piece, from its first whole line on."""
+        return self._replace(at=text.find("\n") + 1 or len(text))
 
 
 def _columns(text: str) -> Iterator[Detection]:
-    """Values in a table whose head calls them a password, a name, an id: commas, semicolons, tabs or bars. The head is
-    the first line, or the first that has a column of passwords; words before it may stand in its line."""
+    """Values in a table whose head calls them a password, a name, an id: commas, semicolons, tabs or bars."""
+    return _rows(text, _table(text))
+
+
+def _table(text: str, *, is_start: bool = True) -> _Table | None:
+    """The head is the first line, or the first with a column of passwords; words before it may stand in its line."""
     at = 0
     if ("pass" in text or "Pass" in text) and (found := TABLE_HEAD.search(text)):
         at = text.rfind("\n", 0, found.start() + 1) + 1
+    elif not is_start:
+        return None
     stop = text.find("\n", at, at + LONGEST_HEAD + 1)
     head = text[at : max(stop, at)]
     divider = next((mark for mark in ("\t", ";", "|", ",") if mark in head), None)
     if divider is None or stop + 1 == len(text):
-        return
+        return None
     heads = [cell.strip(" \"'\r") for cell in head.split(divider)]
-    kinds = list(map(_means, heads)) if at == 0 or all(map(HEAD_CELL.fullmatch, heads[1:])) else []
-    while any(kinds) and stop < len(text):
+    is_head = (at == 0 and is_start) or all(map(HEAD_CELL.fullmatch, heads[1:]))
+    kinds = list(map(_means, heads)) if is_head else []
+    return _Table(stop + 1, divider, kinds) if any(kinds) else None
+
+
+def _going_on(piece: str, table: _Table | None, *, is_start: bool) -> tuple[_Table | None, list[Detection]]:
+    """The first table of a text in pieces, and what it says of this one."""
+    plain = spelling.plain(piece)
+    table = _table(plain.text, is_start=is_start) if table is None else table.in_next(plain.text)
+    return table, [Detection(hit.kind, *plain.span(hit.start, hit.end)) for hit in _rows(plain.text, table)]
+
+
+def _rows(text: str, table: _Table | None) -> Iterator[Detection]:
+    if table is None:
+        return
+    stop, divider, kinds = table.at - 1, table.divider, table.kinds
+    while stop < len(text):
         at = start = stop + 1
         stop = text.find("\n", at)
         stop = stop if stop >= 0 else len(text)

@@ -14,7 +14,7 @@ from functools import partial
 from math import isfinite
 from typing import Any
 
-from sqlalchemy import bindparam, case, exists, func, select, update
+from sqlalchemy import bindparam, case, exists, func, insert, select, update
 
 from holdfast.contracts.errors import BadRecord, Conflict, IllegalMove, NotFound, QueueFull, StaleLease
 from holdfast.contracts.rollout import OPEN, Attempt, AttemptState, Backoff, Claim, Rollout, RolloutState, Task, move
@@ -46,14 +46,20 @@ _becomes = partial(changing, schema.rollouts, "rollout")
 # that was paused loses nothing that nobody else has taken.
 _is_in_time = _a.deadline.is_(None) | (_a.deadline > _param("now"))
 FENCE = (_a.key == _param("token")) & _is_held & _is_in_time
-# Whoever adds to an attempt asks for its turn first. It is given through the fence, until the transaction's end; others
-# who add to it wait: its worker and a proxy may both.
+# Whoever numbers spans or counts tokens of an attempt waits for the others who do: its worker and a proxy may both.
 ATTEMPT_TURN = select(_a.key).where(FENCE).with_for_update(key_share=True)
 
 
 def into_attempt(table: Any, **computed: Any) -> Any:
     """INSERT of a row that belongs to an attempt, for whoever has its turn."""
     return into(table, but=("attempt",), attempt=bindparam("token"), **computed)
+
+
+def fenced_insert(table: Any) -> Any:
+    """INSERT … SELECT from the attempt's own row, if the fence lets it through: one statement, which locks nothing."""
+    names = [column.name for column in table.c if column.name not in ("attempt", schema.CHECKSUM)]
+    values = [bindparam(name, type_=table.c[name].type).label(name) for name in names]
+    return insert(table).from_select(["attempt", *names], select(_a.key, *values).where(FENCE))
 
 
 _queued = {"run": _param("run"), "status": "queuing", "attempt_count": 0, "faults": 0}

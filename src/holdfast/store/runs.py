@@ -174,9 +174,10 @@ class Runs:
         silent_s: float,
         process: Process | None = None,
         is_gone: Callable[[Process], bool] = lambda process: False,
+        changed: Sequence[str] = (),
     ) -> WriteFuture[RunRecord]:
         """Take up a run that stopped; refused while another process still drives it: it beat within `silent_s`, and
-        nobody knows that it is gone.
+        nobody knows that it is gone. `changed` are files of its code that were others when it began.
 
         Who drove it before is refused from now on, should it wake: the answer carries the new driver's number.
         """
@@ -195,7 +196,8 @@ class Runs:
                     remedy=f"stop that process, or wait {ceil(left_s)} s if it is dead",
                 )
             tx.run(RESUME, {"run": key, "now": now})
-            ledger.append(tx, self.project, run_id, "run", who, {"resume": run.state, **_by(process)}, now)
+            body = {"resume": run.state, **_by(process), **({"changed": list(changed)} if changed else {})}
+            ledger.append(tx, self.project, run_id, "run", who, body, now)
             tx.touch(notifications.QUEUE)
             return rows.run(tx.one(FIND, {"project": self.project, "id": run_id}))
 

@@ -24,7 +24,7 @@ from holdfast.contracts.shapes import Unfit, shape
 from holdfast.contracts.trace import ModelCall, Span, SpanEvent, SpanKind, ToolCall
 from holdfast.store import ledger, notifications, queue, rows, schema
 from holdfast.store.db import Db
-from holdfast.store.queue import ATTEMPT_TURN, FENCE, into_attempt, stale
+from holdfast.store.queue import ATTEMPT_TURN, FENCE, fenced_insert, into_attempt, stale
 from holdfast.store.runs import Runs
 from holdfast.store.sql import AT_MOST, Transaction, changing, from_json, given, into, plain_text, to_json
 from holdfast.store.views import Views
@@ -33,8 +33,8 @@ from holdfast.store.writer import WriteFuture
 KIND = "reward"  # of the ledger's entry
 _r, _a, _s, _g = schema.rollouts.c, schema.attempts.c, schema.spans.c, schema.signals.c
 _seq: Any = bindparam("seq")
-ADD_SPAN = into_attempt(schema.spans)
-ADD_SIGNAL = into_attempt(schema.signals)
+# Plain, and with the fence in it.
+ADD_SPAN, ADD_SIGNAL = ((into_attempt(table), fenced_insert(table)) for table in (schema.spans, schema.signals))
 _free = select(func.coalesce(func.max(_s.seq) + 1, _seq)).where(_s.attempt == bindparam("token"), _s.seq >= _seq)
 OPEN_SPAN = into_attempt(schema.spans, seq=_free.scalar_subquery()).returning(_s.seq)
 AMEND_SPAN = (
@@ -135,11 +135,18 @@ class Traces:
     def breakdown(self, token: int) -> RewardBreakdown:
         return RewardBreakdown(signals=tuple(reward_term(row) for row in self._db.all(SIGNALS, {"token": token})))
 
-    def _insert(self, statement: Any, attempt: Attempt, params: list[dict[str, Any]], now: float) -> WriteFuture[None]:
+    def _insert(
+        self, statements: tuple[Any, Any], attempt: Attempt, params: list[dict[str, Any]], now: float
+    ) -> WriteFuture[None]:
+        """SQLite has one writer at a time, and would copy what it selects three times, for a trigger counts the rows;
+        with several writers, one that looked first would have to lock the attempt, and two of them each other."""
+        plain, fenced = statements
+
         def operation(tx: Transaction) -> None:
-            if params and tx.one(ATTEMPT_TURN, params[0]) is None:
+            if params and tx.is_sqlite and tx.one(ATTEMPT_TURN, params[0]) is None:
                 raise stale(tx, attempt, now)
-            tx.many(statement, params)
+            if params and tx.many(plain if tx.is_sqlite else fenced, params) != len(params):
+                raise stale(tx, attempt, now)
 
         return self._db.write(operation)
 
