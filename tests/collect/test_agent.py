@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -618,4 +619,11 @@ def test_the_code_of_an_agent_is_its_file_and_what_it_imports_beside_it(
     assert {name for name in code if own_code(agent)[name] != code[name]} == {"beside/words_of_mine.py"}
     (tmp_path / "beside/words_of_mine.py").unlink()
     assert sorted(own_code(agent)) == ["agent_of_mine.py"]
-    assert own_code(answer) == own_code(print) == {}
+    assert own_code(functools.partial(agent, 1)) == own_code(agent)
+    monkeypatch.setitem(sys.modules, "lazy_of_mine", Lazy("lazy_of_mine"))
+    assert own_code(answer) == own_code(print) == {} != own_code(agent)
+
+
+class Lazy(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        raise ImportError(name)

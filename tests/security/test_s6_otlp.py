@@ -11,7 +11,9 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 
+from holdfast.collect.endpoint import WaitingBodies
 from holdfast.collect.otlp import wire
 from holdfast.collect.otlp.take import SpanReceiver, routes
 from holdfast.collect.proxy.app import app
@@ -118,3 +120,16 @@ def test_a_client_that_leaves_amid_its_body_leaves_no_traceback(
         assert requests.get(f"{at}/training/proxy/health", timeout=20).status_code == 200
         time.sleep(0.2)
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_body_that_was_given_up_pushes_no_other_out() -> None:
+    waiting = WaitingBodies(100)
+    with waiting.another() as slow, waiting.another() as other, waiting.another() as small:
+        slow.began -= 10.0
+        slow.write(b"x" * 80)
+        small.write(b"x" * 20)
+        other.write(b"x" * 70)  # the slow one goes
+        with pytest.raises(HTTPException) as refused:
+            slow.write(b"x" * 90)
+        assert refused.value.status_code == 503
+        assert (other.take(), small.take()) == (b"x" * 70, b"x" * 20)

@@ -260,7 +260,8 @@ async def read_body(http_request: HttpRequest, *, largest: int, wait_s: float, i
 
 
 class WaitingBodies:
-    """Bodies that are being read, or wait for their turn: when they are too much together, the largest is given up.
+    """Bodies that are being read, or wait for their turn: when they are too much together, one is given up, by its size
+    and the time that it has taken.
 
     So none that sends much, or slowly, keeps others from sending little."""
 
@@ -277,19 +278,21 @@ class WaitingBodies:
             self._bodies.remove(body)
 
     def _fit(self) -> None:
+        now = time.monotonic()
         while len(sent := [body for body in self._bodies if len(body)]) > 1 and sum(map(len, sent)) > self._most:
-            max(sent, key=len).give_up()
+            max(sent, key=lambda body: len(body) * (now - body.began)).give_up()
 
 
 class WaitingBody(BytesIO):
     def __init__(self, fit: Callable[[], None]) -> None:
         super().__init__()
-        self._fit, self._is_given_up = fit, False
+        self._fit, self._is_given_up, self.began = fit, False, time.monotonic()
 
     def __len__(self) -> int:
         return self.tell()
 
     def write(self, part: Any, /) -> int:
+        self.check()
         size = super().write(part)
         self._fit()
         self.check()

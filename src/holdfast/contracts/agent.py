@@ -7,10 +7,12 @@ interrupted is left to `contracts.executor`.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import importlib
 import inspect
 import json
+import os
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
@@ -97,29 +99,41 @@ def own_code(agent: Any) -> dict[str, str]:
     """Hashes of the files of the user's code: the agent's own, and what was imported from its folder or below it.
 
     Empty where the agent came with a package."""
-    module = sys.modules.get(getattr(agent, "__module__", None) or type(agent).__module__)
-    file = getattr(module, "__file__", None)
-    if file is None or _is_packaged(Path(file)):
+    while isinstance(agent, functools.partial):
+        agent = agent.func
+    own = getattr(agent, "__module__", None) or type(agent).__module__
+    file = _file_of(sys.modules.get(own)) if isinstance(own, str) else None
+    if file is None or _is_packaged(file):
         return {}
-    folder = Path(file).parent
-    loaded = {name: Path(path) for name, one in list(sys.modules.items()) if (path := getattr(one, "__file__", None))}
-    mine = {
-        path.name if name == "__main__" else f"{name.replace('.', '/')}.py": path
-        for name, path in loaded.items()
-        if path.suffix == ".py" and path.is_relative_to(folder) and not _is_packaged(path)
-    }
+    folder, mine = f"{Path(file).parent}{os.sep}", {}
+    for name, module in list(sys.modules.items()):
+        path = _file_of(module)
+        if path is not None and path.startswith(folder) and not _is_packaged(path):
+            mine[Path(path).name if name == "__main__" else f"{str(name).replace('.', '/')}.py"] = Path(path)
     found = {}
-    for name in sorted(mine)[:MOST_FILES]:
-        with suppress(OSError):
+    for name in sorted(mine, key=lambda name: (str(mine[name]) != file, name))[:MOST_FILES]:
+        with suppress(OSError, ValueError):
             found[name] = hashlib.sha256(mine[name].read_bytes()).hexdigest()[:16]
     return found
 
 
-def _is_packaged(file: Path) -> bool:
+def _file_of(module: Any) -> str | None:
+    try:
+        file = getattr(module, "__file__", None)
+    except Exception:  # a module that is loaded when it is used may throw anything
+        return None
+    return file if isinstance(file, str) and file.endswith(".py") else None
+
+
+def _is_packaged(file: str) -> bool:
     """Whether it is Python's, ours or of an installed package."""
+    return f"{os.sep}site-packages{os.sep}" in file or file.startswith(_homes())
+
+
+@functools.cache
+def _homes() -> tuple[str, ...]:
     homes = [str(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib")]
-    homes.append(str(Path(__file__).parents[1]))
-    return "site-packages" in file.parts or any(file.is_relative_to(home) for home in homes)
+    return tuple(f"{home}{os.sep}" for home in (*homes, Path(__file__).parents[1]))
 
 
 class Agent(Protocol):

@@ -346,7 +346,7 @@ async def _begun(store: Store, spec: RunSpec, resume: str | None, *, clock: Cloc
         known = store.steps.get(resume, BEGIN)
         if known is not None:
             _refuse_other(known, _name_of(begin), _digest([_identity(spec)]))
-        changed = _changed(known, spec)
+        changed = await asyncio.to_thread(_changed, known, spec)
         resumed = await store.runs.resume(
             resume,
             who=who,

@@ -83,22 +83,32 @@ KEYS = {  # keys of JSON objects that say what their value is
     ),
     "birth_date": re.compile(r"(?:.*_)?(?:dob|birth_?date|birthday|date_of_birth|born(?:_on)?)"),
 }
+STRUCTURE = PLAIN | {
+    "content",
+    "text",
+    "name",
+    "tool_calls",
+    "function",
+    "arguments",
+    "parameters",
+    "reasoning_content",
+}
 # keys whose value says what the value beside it is
 NAMING = ("name", "key", "label", "field", "title", "question", "selector", "placeholder", "element")
 NAMED = frozenset({"value", "content", "default", "val", "answer", "text"})
 TABLE_HEAD = re.compile(r"[,;|\t][ \"']{0,2}(?:passw\w{2,6}|pwd)[ \"']{0,2}[,;|\t\r\n]", re.IGNORECASE)
 HAS_DIGIT, LONGEST_LABELLED = re.compile("[0-9]"), 64  # characters of a value that is read behind its key
 LEAST_NUMBER, MOST_NUMBER = 10**8, 10**4000  # smaller numbers are harmless; larger ones Python does not print
-LONGEST_LITERAL, MOST_NODES = 2**13, 100_000  # characters of what is looked for with others at once; their branches
+LONGEST_LITERAL, MOST_NODES = 2**16, 100_000  # characters of what is looked for with others at once; their branches
 LEAST_SECRET = 6  # characters: shorter ones are replaced only where they were found
 MOST_KEPT = 4_000_000  # characters of remembered texts: a conversation comes again with every turn
 LONGEST_PIECE, OVERLAP, NEAR_GAP = 2**17, 2**14, 2**10  # characters that are searched at once, and of a text twice
-LONGEST_KEY = 2**17  # characters by which a piece is longer that would end amid a private key
+LONGEST_KEY = 2**16  # characters by which a piece is longer that would end amid a private key
 CONTEXT = 2**8  # characters before a thing that may say what it is
 MOST_FOUND = 40_000  # things in one call; with more of them all its texts are replaced as a whole
-MOST_JSON = 100_000  # brackets and commas of a text that is read as JSON; a longer one is searched as it stands
-KEYED = re.compile(r'"([^"\\]{1,64})"\s{0,8}:\s{0,8}"((?:[^"\\]|\\.){1,4096}+)"')
-REST = re.compile(r"[\w+/=.-]*")  # of a token that goes on
+MOST_JSON = 150_000  # brackets and commas of a text that is read as JSON; with more of them, too
+REST = re.compile(r"\S*")  # of a token that goes on
+KEYS_OF_KEYS = (("-----BEGIN", "-----END"), ("---- BEGIN", "---- END"), ("PuTTY-User-Key-File", "Private-MAC"))
 LONGEST_MARK = 2 + max(map(len, RANK)) + 1 + DIGITS
 MOST_CLEAN, MARK = 50_000, 32  # clean values that are remembered, by a hash of so many bytes
 TOKEN = re.compile(r"\w+|\W")
@@ -254,8 +264,10 @@ class Scrub:
         is_encoded = ENCODED in self._classes
         if len(text) <= LONGEST_PIECE:
             return self._wanted(_all(text, is_encoded=is_encoded))
-        found, table = list[Detection](), None
+        found, table, over = list[Detection](), None, 0
         for start, end, following in _pieces(text):
+            if end <= over:  # all of it goes already
+                continue
             piece = text[start:end]
             hits = self._wanted(_all(piece, is_encoded=is_encoded, has_blobs=not piece.isascii()))
             table, cells = _going_on(piece, table, is_start=start == 0)
@@ -264,7 +276,7 @@ class Scrub:
                 if stop == end < len(text) and not piece[-1].isspace():  # it may be cut
                     if at >= following + CONTEXT:
                         continue  # all of it is in the next piece
-                    stop = _end_of(REST, text, stop)
+                    stop = over = _end_of(REST, text, stop)
                 found.append(Detection(hit.kind, at, stop))
             if len(found) > MOST_FOUND:
                 return _too_many(text)
@@ -483,7 +495,8 @@ class _Pass:
         names = () if "role" in value else NAMING
         called_so = next((name for key in names if isinstance(name := value.get(key), str)), "")
         for key, item in value.items():
-            called = once = self._replaced(key, is_key=True)
+            is_fixed = self._reading.is_full and key in STRUCTURE
+            called = once = key if is_fixed else self._replaced(key)
             while called in out:  # two spellings of one thing
                 times[once] += 1
                 called = f"{once}'{times[once] if times[once] > 1 else ''}"
@@ -499,13 +512,13 @@ class _Pass:
             return re.sub(r"[^\W\d_][\w'’-]+", lambda match: self._one("name", match.group()), text)
         if kind is not None:
             return self._one(kind, text)
-        keyed = list[Detection]()
-        if _looks_like_json(text) and sum(map(text.count, "[{,")) <= MOST_JSON:
+        if _looks_like_json(text):
+            if sum(map(text.count, "[{,")) > MOST_JSON:
+                self._reading.is_full = True
+                return self._whole(text)
             with suppress(ValueError, RecursionError):
                 return self._json(text)
-        elif _looks_like_json(text):
-            keyed += islice(_keyed(text), MOST_FOUND + 1)
-        replaced = self._replaced(text, keyed)
+        replaced = self._replaced(text)
         if key and key not in NAMED and replaced == text and len(text) <= LONGEST_LABELLED and HAS_DIGIT.search(text):
             label = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[_:]", " ", key) + ": "
             if not self._scrub.detections(label):
@@ -533,12 +546,12 @@ class _Pass:
         separators = None if re.search(r'[,:] ["\d\[{tfn-]', text) else (",", ":")
         return json.dumps(clean, ensure_ascii=text.isascii(), separators=separators)
 
-    def _replaced(self, text: str, keyed: Sequence[Detection] = (), *, is_key: bool = False) -> str:
+    def _replaced(self, text: str) -> str:
         places: Sequence[Detection] = self._scrub.detections(text)
-        more = [*keyed, *self._reading.within(text)]
+        more = self._reading.within(text)
         if is_too_many(places) or len(more) > MOST_FOUND:
             self._reading.is_full = True
-        if self._reading.is_full and not is_key:
+        if self._reading.is_full:
             return self._whole(text)
         if more:
             places = merged(text, (*places, *more))
@@ -620,10 +633,10 @@ def _pieces(text: str) -> Iterator[tuple[int, int, int]]:
     while end < len(text):
         end = start + LONGEST_PIECE
         end = _gap(text, end - NEAR_GAP, end) or end if end < len(text) else len(text)
-        begun = text.rfind("-----BEGIN", start, end)
-        if begun >= 0 and text.find("-----END", begun, end) < 0:
-            over = text.find("-----END", end, end + LONGEST_KEY)
-            end = min(over + NEAR_GAP, len(text)) if over >= 0 else end
+        for opening, closing in KEYS_OF_KEYS:
+            begun = text.rfind(opening, start, end)
+            over = -1 if begun < 0 else text.find(closing, begun, end + LONGEST_KEY)
+            end = max(end, min(over + NEAR_GAP, len(text)) if over >= 0 else 0)
         following = _gap(text, end - OVERLAP, end - OVERLAP + NEAR_GAP) or end - OVERLAP
         yield start, end, following
         start = following
@@ -644,13 +657,6 @@ def _too_many(text: str) -> list[Detection]:
 
 def is_too_many(places: Sequence[Detection]) -> bool:
     return len(places) == 1 and places[0].kind == TOO_MANY
-
-
-def _keyed(text: str) -> Iterator[Detection]:
-    """Values in a text of JSON that their keys give away."""
-    for match in KEYED.finditer(text):
-        if (kind := _told(match[1], match[2])) is not None:
-            yield Detection(kind, *match.span(2))
 
 
 def _all(text: str, *, is_encoded: bool, has_blobs: bool = True) -> list[Detection]:
@@ -694,6 +700,7 @@ class _Table(NamedTuple):
     at: int
     divider: str
     kinds: Sequence[str | None]
+    is_of_passwords: bool
 
     def in_next(self, text: str) -> _Table:
         """As it goes on in the next piece, from its first whole line on."""
@@ -707,8 +714,8 @@ def _columns(text: str) -> Iterator[Detection]:
 
 def _table(text: str, *, is_start: bool = True) -> _Table | None:
     """The head is the first line, or the first with a column of passwords; words before it may stand in its line."""
-    at = 0
-    if ("pass" in text or "Pass" in text) and (found := TABLE_HEAD.search(text)):
+    at, found = 0, TABLE_HEAD.search(text) if "pass" in text or "Pass" in text else None
+    if found is not None:
         at = text.rfind("\n", 0, found.start() + 1) + 1
     elif not is_start:
         return None
@@ -720,13 +727,16 @@ def _table(text: str, *, is_start: bool = True) -> _Table | None:
     heads = [cell.strip(" \"'\r") for cell in head.split(divider)]
     is_head = (at == 0 and is_start) or all(map(HEAD_CELL.fullmatch, heads[1:]))
     kinds = list(map(_means, heads)) if is_head else []
-    return _Table(stop + 1, divider, kinds) if any(kinds) else None
+    return _Table(stop + 1, divider, kinds, found is not None) if any(kinds) else None
 
 
 def _going_on(piece: str, table: _Table | None, *, is_start: bool) -> tuple[_Table | None, list[Detection]]:
-    """The first table of a text in pieces, and what it says of this one."""
+    """The first table of a text in pieces, or the first of passwords, and what it says of this one."""
     plain = spelling.plain(piece)
-    table = _table(plain.text, is_start=is_start) if table is None else table.in_next(plain.text)
+    if table is None or not table.is_of_passwords:
+        table = _table(plain.text, is_start=is_start) or (table and table.in_next(plain.text))
+    else:
+        table = table.in_next(plain.text)
     return table, [Detection(hit.kind, *plain.span(hit.start, hit.end)) for hit in _rows(plain.text, table)]
 
 

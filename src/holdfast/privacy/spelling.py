@@ -163,11 +163,19 @@ def _without(text: str, gone: Iterable[int]) -> Spelling | None:
     return Spelling("".join(map(text.__getitem__, places)), places, [at + 1 for at in places]) if left else None
 
 
+def _of_bytes(raw: bytes) -> str:
+    """The letters; those at its ends may be cut."""
+    try:
+        return raw.decode()
+    except ValueError:
+        return utf_8_decode(raw.lstrip(CONTINUED), "strict", False)[0]
+
+
 def _letters(escape: str) -> str | None:
     """What an escape stands for; None if it stands for nothing readable."""
     try:
         if escape[0] == "%":
-            letters = unquote_to_bytes(escape).decode()
+            letters = _of_bytes(unquote_to_bytes(escape))
         elif escape[0] == "&":
             letters = unescape(escape)
         else:
@@ -207,7 +215,7 @@ def _read(letters: str, *, is_part: bool) -> str | None:
     """What base 64 says, if it is text; at the ends of a part there may be letters that it has not the whole of."""
     try:
         raw = b64decode(letters[: len(letters) - (len(letters) % 4 == 1)] + "=" * (-len(letters) % 4))
-        said = utf_8_decode(raw.lstrip(CONTINUED), "strict", False)[0] if is_part else raw.decode()
+        said = _of_bytes(raw) if is_part else raw.decode()
     except (Error, ValueError):
         return None
     is_text = all(letter.isprintable() or letter in "\n\r\t" for letter in said)

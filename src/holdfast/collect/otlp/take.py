@@ -347,6 +347,7 @@ def _signals(one: OtelSpan, keeps_sources: bool) -> Iterable[RewardTerm]:
 
 
 LARGEST = 32 * 2**20  # bytes of a request, unpacked
+ASIDE = 2**20  # bytes of others that may wait beside the largest one
 MEDIA_TYPES = (wire.PROTOBUF, wire.JSON)
 ERROR = {"type": "object"}  # {"message": …}, or {"error": …} of the surrounding app
 STATUS_TEXTS = {
@@ -385,7 +386,7 @@ def routes(
 ) -> list[ApiRoute]:
     """The routes, for the proxy's app; callers are admitted as there."""
     reader = endpoint.RequestReader(token=token, key=key, largest=largest, wait_s=wait_s)
-    one_at_a_time, waiting = asyncio.Lock(), endpoint.WaitingBodies(largest)
+    one_at_a_time, waiting = asyncio.Lock(), endpoint.WaitingBodies(largest + ASIDE)
 
     async def traces(request: Request) -> Response:
         media_type = endpoint.media_type_of(request)
