@@ -231,7 +231,7 @@ KIND = "SSH2 ENCRYPTED PRIVATE KEY"
 LONG_THINGS = {
     "address": ("https://x.logic.azure.com:443/" + "a1b!c2$d3%" * 3000, "c2$d3%"),
     "four dashes": (
-        "---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----\n" + "Qz7kLm\n" * 4000 + "---- END SSH2 ENCRYPTED",
+        f"---- BEGIN {KIND} ----\n" + "Qz7kLm\n" * 3500 + f"---- END {KIND} ----",
         "Qz7",
     ),
     "on the border": ("-----BEGIN RSA PRIVATE KEY-----" + "Qz7k\\n" * 3640 + "-----END RSA PRIVATE KEY-----", "Qz7k"),
