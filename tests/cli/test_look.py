@@ -53,7 +53,8 @@ def test_an_empty_store_says_what_to_try_next(cli: Cli, store: Store, at: At) ->
 # Runs
 
 
-def test_runs_are_listed_newest_first(cli: Cli, scene: Scene, at: At) -> None:
+def test_runs_are_listed_newest_first(cli: Cli, scene: Scene, at: At, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")  # a run that took a little longer has a wider cell, and this one may go
     scene.enqueue("right", "wrong", "broken", "lost", "cancelled", "open", max_attempts=1, max_faults=0)
     for outcome in ("right", "wrong"):
         scene.finish(scene.claim(), AttemptState.SUCCEEDED, outcome=outcome)

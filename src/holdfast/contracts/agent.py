@@ -106,7 +106,7 @@ def own_code(agent: Any) -> dict[str, str]:
     if file is None or _is_packaged(file):
         return {}
     folder, mine = f"{Path(file).parent}{os.sep}", {}
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():  # another thread may import
         path = _file_of(module)
         if path is not None and path.startswith(folder) and not _is_packaged(path):
             mine[Path(path).name if name == "__main__" else f"{str(name).replace('.', '/')}.py"] = Path(path)
