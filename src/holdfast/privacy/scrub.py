@@ -102,14 +102,15 @@ LEAST_NUMBER, MOST_NUMBER = 10**8, 10**4000  # smaller numbers are harmless; lar
 LONGEST_LITERAL, MOST_NODES = 2**16, 100_000  # characters of what is looked for with others at once; their branches
 LEAST_SECRET = 6  # characters: shorter ones are replaced only where they were found
 MOST_KEPT = 4_000_000  # characters of remembered texts: a conversation comes again with every turn
-LONGEST_PIECE, OVERLAP, NEAR_GAP = 2**17, 2**14, 2**10  # characters that are searched at once, and of a text twice
+LONGEST_PIECE, OVERLAP = 2**17, 2**14  # characters of a long text that are searched at once, and those searched twice
+NEAR_GAP = 2**10  # characters before a border in which a space is looked for
 LONGEST_KEY = 2**16  # characters by which a piece is longer that would end amid a private key
 CONTEXT = 2**8  # characters before a thing that may say what it is
 MOST_FOUND = 40_000  # things in one call; with more of them all its texts are replaced as a whole
-MOST_JSON = 150_000  # brackets and commas of a text that is read as JSON; with more of them, too
+MOST_JSON = 150_000  # brackets and commas of a text in JSON; with more of them its call keeps no texts either
 REST = re.compile(r"\S*")  # of a token that goes on
-KEYS_OF_KEYS = (("-----BEGIN", "-----END"), ("---- BEGIN", "---- END"), ("PuTTY-User-Key-File", "Private-MAC"))
-LONGEST_MARK = 2 + max(map(len, RANK)) + 1 + DIGITS
+KEY_BLOCKS = (("-----BEGIN", "-----END"), ("---- BEGIN", "---- END"), ("PuTTY-User-Key-File", "Private-MAC"))
+LONGEST_MARK = 2 + max(map(len, RANK)) + 1 + DIGITS  # characters of a pseudonym
 MOST_CLEAN, MARK = 50_000, 32  # clean values that are remembered, by a hash of so many bytes
 TOKEN = re.compile(r"\w+|\W")
 STRICTLY = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
@@ -276,7 +277,8 @@ class Scrub:
                 if stop == end < len(text) and not piece[-1].isspace():  # it may be cut
                     if at >= following + CONTEXT:
                         continue  # all of it is in the next piece
-                    stop = over = _end_of(REST, text, stop)
+                    rest = REST.match(text, stop)
+                    stop = over = rest.end() if rest else stop
                 found.append(Detection(hit.kind, at, stop))
             if len(found) > MOST_FOUND:
                 return _too_many(text)
@@ -633,7 +635,7 @@ def _pieces(text: str) -> Iterator[tuple[int, int, int]]:
     while end < len(text):
         end = start + LONGEST_PIECE
         end = _gap(text, end - NEAR_GAP, end) or end if end < len(text) else len(text)
-        for opening, closing in KEYS_OF_KEYS:
+        for opening, closing in KEY_BLOCKS:
             begun = text.rfind(opening, start, end)
             over = -1 if begun < 0 else text.find(closing, begun, end + LONGEST_KEY)
             end = max(end, min(over + NEAR_GAP, len(text)) if over >= 0 else 0)
@@ -644,11 +646,6 @@ def _pieces(text: str) -> Iterator[tuple[int, int, int]]:
 
 def _gap(text: str, start: int, end: int) -> int:
     return max(text.rfind(" ", start, end), text.rfind("\n", start, end)) + 1
-
-
-def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
-    match = pattern.match(text, at)
-    return at if match is None else match.end()
 
 
 def _too_many(text: str) -> list[Detection]:
